@@ -1,0 +1,51 @@
+"""The errors a user can meet. Every message is one line: what is wrong, and what to do."""
+
+from __future__ import annotations
+
+
+class CheckmateError(Exception):
+    """Base class of every error this package raises on purpose."""
+
+
+class GraphError(CheckmateError, ValueError):
+    """A graph, or the file it came from, is malformed."""
+
+
+class BudgetError(CheckmateError, ValueError):
+    """A budget or a byte count cannot be read."""
+
+
+class UnknownMethod(CheckmateError, ValueError):
+    """The name of a method (or of another choice) is not among the valid ones."""
+
+
+class InvalidSchedule(CheckmateError, ValueError):
+    """A sequence of steps computes something whose inputs are missing, frees what is not live, or leaves work undone."""
+
+
+class InfeasibleBudget(CheckmateError):
+    """No schedule was found under the budget.
+
+    Attributes:
+        budget: the budget asked for, in bytes.
+        proven_minimum: no schedule exists below this many bytes (proven).
+        smallest_found: the smallest budget, in bytes, for which a schedule was found.
+    """
+
+    def __init__(self, budget: int, proven_minimum: int, smallest_found: int, message: str | None = None):
+        from .units import format_bytes
+
+        self.budget = budget
+        self.proven_minimum = proven_minimum
+        self.smallest_found = smallest_found
+        if message is None:
+            why = "is below the proven minimum" if budget < proven_minimum else "was not met by any schedule found"
+            message = (
+                f"budget {format_bytes(budget)} ({budget} bytes) {why}; no schedule exists below "
+                f"{format_bytes(proven_minimum)} ({proven_minimum} bytes); ask for at least "
+                f"{format_bytes(smallest_found)} ({smallest_found} bytes)"
+            )
+        super().__init__(message)
+
+    def __reduce__(self):  # keyword state survives pickling (helpers and worker processes)
+        return type(self), (self.budget, self.proven_minimum, self.smallest_found, str(self))

@@ -1,0 +1,349 @@
+"""The graph of one training step: ops in order, the values they produce, what each costs and how much memory it takes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .errors import GraphError
+
+FORMAT = "checkmate-graph"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor storage that an op produces.
+
+    Attributes:
+        name: unique among the values of the graph.
+        size: bytes.
+        keep: it must be live when the schedule ends (a gradient, an output).
+    """
+
+    name: str
+    size: int
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation of the step.
+
+    Attributes:
+        name: unique among the ops of the graph.
+        cost: seconds, or FLOPs; one unit for the whole graph.
+        inputs: ids of the values it reads. Views count as their base value; parameters and inputs are fixed memory.
+        outputs: ids of the values it produces.
+        workspace: bytes it needs beyond inputs and outputs while it runs.
+        recomputable: False for an op that must run exactly once (side effects, communication).
+        phase: "forward" or "backward" ("loss" and "op" in instance files).
+    """
+
+    name: str
+    cost: float
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    workspace: int = 0
+    recomputable: bool = True
+    phase: str = "forward"
+
+
+class Graph:
+    """Ops in a topological order (forward, then backward) and the values between them. Immutable.
+
+    Args:
+        ops: in execution order: every input of an op is produced by an earlier op.
+        values: value ids are positions in this sequence.
+        fixed_memory: bytes live during the whole step (parameters, buffers, inputs).
+        name: for messages, files and plots.
+
+    Raises:
+        GraphError: a cycle, an op before its producer, dangling ids, negative or non-finite numbers, duplicate names.
+    """
+
+    def __init__(self, ops: Iterable[Op], values: Iterable[Value], fixed_memory: int = 0, name: str = "graph"):
+        self.ops: tuple[Op, ...] = tuple(ops)
+        self.values: tuple[Value, ...] = tuple(values)
+        self.fixed_memory = _whole(fixed_memory, "fixed_memory")
+        self.name = name
+        self.producer: tuple[int, ...] = _validate(self.ops, self.values)
+
+    # --- size, cost, memory ---
+
+    @property
+    def num_ops(self) -> int:
+        return len(self.ops)
+
+    @property
+    def num_values(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def ideal_cost(self) -> float:
+        """Cost of computing every op once: no schedule is cheaper."""
+        return math.fsum(op.cost for op in self.ops)
+
+    @cached_property
+    def last_use(self) -> tuple[int, ...]:
+        """For each value the last op that reads it; its producer if none does."""
+        last = list(self.producer)
+        for index, op in enumerate(self.ops):
+            for value in op.inputs:
+                last[value] = index
+        return tuple(last)
+
+    @cached_property
+    def no_recompute_profile(self) -> tuple[int, ...]:
+        """Bytes live while each op runs, fixed memory and workspace included, when every op runs once in order."""
+        dying: list[int] = [0] * self.num_ops
+        for value, last in enumerate(self.last_use):
+            if not self.values[value].keep:
+                dying[last] += self.values[value].size
+        profile, live = [], self.fixed_memory
+        for index, op in enumerate(self.ops):
+            live += sum(self.values[v].size for v in op.outputs)
+            profile.append(live + op.workspace)
+            live -= dying[index]
+        return tuple(profile)
+
+    @cached_property
+    def no_recompute_peak(self) -> int:
+        """Peak bytes when every op runs once in order and values die after their last use; fixed memory included."""
+        return max(self.no_recompute_profile, default=self.fixed_memory)
+
+    @cached_property
+    def min_working_set(self) -> int:
+        """Bytes that the largest op alone needs (inputs, outputs, workspace, fixed memory): no schedule peaks lower."""
+        kept = sum(value.size for value in self.values if value.keep)
+        largest = max((self.working_set(i) for i in range(self.num_ops)), default=0)
+        return self.fixed_memory + max(largest, kept)
+
+    def working_set(self, op: int) -> int:
+        """Bytes that one op needs live while it runs, fixed memory not included."""
+        touched = {*self.ops[op].inputs, *self.ops[op].outputs}
+        return self.ops[op].workspace + sum(self.values[v].size for v in touched)
+
+    # --- making graphs ---
+
+    @classmethod
+    def from_arrays(
+        cls,
+        cost: Sequence[float],
+        memory: Sequence[int],
+        edges: Iterable[Sequence[int]],
+        fixed_memory: int = 0,
+        name: str = "graph",
+        *,
+        names: Sequence[str] | None = None,
+        phases: Sequence[str] | None = None,
+    ) -> Graph:
+        """A graph with one value per op; value i is op i's and none is kept.
+
+        Args:
+            cost: per op. memory: bytes of each op's value. edges: (producer, consumer) pairs of op positions.
+        """
+        n = len(cost)
+        if len(memory) != n:
+            raise GraphError(f"cost has {n} entries but memory has {len(memory)}: give one of each per op")
+        inputs: list[dict[int, None]] = [{} for _ in range(n)]
+        for number, edge in enumerate(edges):
+            try:
+                u, v = (_index(end) for end in edge)
+            except (TypeError, ValueError):
+                raise GraphError(f"edge {number} is {edge!r}: an edge is a pair [producer, consumer] of op positions") from None
+            if not (0 <= u < n and 0 <= v < n):
+                raise GraphError(f"edge {number} ({u}, {v}) names an op that does not exist: there are {n} ops, 0 to {n - 1}")
+            inputs[v][u] = None
+        labels = list(names) if names is not None else [f"op{i}" for i in range(n)]
+        ops = [
+            Op(labels[i], float(cost[i]), tuple(inputs[i]), (i,), phase=phases[i] if phases is not None else "forward")
+            for i in range(n)
+        ]
+        return cls(ops, [Value(labels[i], memory[i]) for i in range(n)], fixed_memory, name)
+
+    def scaled(self, batch: float) -> Graph:
+        """The graph at `batch` times the batch size: cost, value sizes and workspace scale, fixed memory does not."""
+        if not (isinstance(batch, (int, float)) and math.isfinite(batch) and batch > 0):
+            raise GraphError(f"batch must be a positive number, not {batch!r}")
+        ops = [replace(op, cost=op.cost * batch, workspace=math.ceil(op.workspace * batch)) for op in self.ops]
+        values = [replace(value, size=math.ceil(value.size * batch)) for value in self.values]
+        return Graph(ops, values, self.fixed_memory, self.name)
+
+    # --- files ---
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Graph:
+        """Read a graph from JSON: this package's format, or nodes/edges (one value per op).
+
+        The nodes/edges form is `{name, fixed_memory, nodes: [{name, cost, memory, phase}], edges: [[producer,
+        consumer], ...]}` with nodes in topological order.
+
+        Raises:
+            GraphError: the file is missing, is not JSON, or does not describe a graph.
+        """
+        where = Path(path)
+        try:
+            data = json.loads(where.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise GraphError(f"cannot read {where}: {error.strerror or error}") from None
+        except (ValueError, RecursionError) as error:
+            raise GraphError(f"{where} is not valid JSON: {error}") from None
+        try:
+            return cls.from_dict(data)
+        except GraphError as error:
+            raise GraphError(f"{where}: {error}") from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph as JSON; `Graph.load` reads it back equal."""
+        Path(path).write_text(json.dumps(self.to_dict(), separators=(",", ":")) + "\n", encoding="utf-8")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The graph as plain JSON data."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": self.name,
+            "fixed_memory": self.fixed_memory,
+            "values": [{"name": v.name, "size": v.size, **({"keep": True} if v.keep else {})} for v in self.values],
+            "ops": [_op_to_dict(op) for op in self.ops],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Graph:
+        """The inverse of `to_dict`; also reads the nodes/edges form (see `load`)."""
+        if not isinstance(data, dict):
+            raise GraphError("a graph is a JSON object with 'ops' and 'values', or with 'nodes' and 'edges'")
+        try:
+            name, fixed = str(data.get("name", "graph")), data.get("fixed_memory", 0)
+            if "nodes" in data:
+                nodes = data["nodes"]
+                return cls.from_arrays(
+                    [_number(node["cost"], "cost") for node in nodes],
+                    [node["memory"] for node in nodes],
+                    data["edges"],
+                    fixed,
+                    name,
+                    names=[str(node.get("name", f"op{i}")) for i, node in enumerate(nodes)],
+                    phases=[str(node.get("phase", "op")) for node in nodes],
+                )
+            if data.get("version", VERSION) != VERSION:
+                raise GraphError(f"format version {data['version']!r} is not known: this release reads version {VERSION}")
+            values = [Value(str(v["name"]), v["size"], bool(v.get("keep", False))) for v in data["values"]]
+            ops = [
+                Op(
+                    str(op["name"]),
+                    _number(op["cost"], "cost"),
+                    tuple(_index(v) for v in op.get("inputs", ())),
+                    tuple(_index(v) for v in op.get("outputs", ())),
+                    op.get("workspace", 0),
+                    bool(op.get("recomputable", True)),
+                    str(op.get("phase", "forward")),
+                )
+                for op in data["ops"]
+            ]
+        except KeyError as error:
+            raise GraphError(f"the entry {error} is missing") from None
+        except (TypeError, AttributeError) as error:
+            raise GraphError(f"an entry has the wrong type: {error}") from None
+        return cls(ops, values, fixed, name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Graph) and self.to_dict() == other.to_dict()
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        from .units import format_bytes
+
+        return f"Graph({self.name!r}, {self.num_ops} ops, {self.num_values} values, no-recompute peak {format_bytes(self.no_recompute_peak)})"
+
+
+def _op_to_dict(op: Op) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": op.name, "cost": op.cost, "inputs": list(op.inputs), "outputs": list(op.outputs)}
+    if op.workspace:
+        data["workspace"] = op.workspace
+    if not op.recomputable:
+        data["recomputable"] = False
+    data["phase"] = op.phase
+    return data
+
+
+def _number(x: Any, what: str) -> float:
+    if isinstance(x, bool) or not isinstance(x, (int, float)):
+        raise GraphError(f"{what} must be a number, not {x!r}")
+    return float(x)
+
+
+def _index(x: Any) -> int:
+    if isinstance(x, bool) or not hasattr(x, "__index__"):
+        raise TypeError(f"{x!r} is not an id")
+    return int(x.__index__())
+
+
+def _whole(x: Any, what: str) -> int:
+    """A byte count: a non-negative whole number."""
+    if isinstance(x, float) and x.is_integer():
+        x = int(x)
+    if isinstance(x, bool) or not hasattr(x, "__index__"):
+        raise GraphError(f"{what} must be a whole number of bytes, not {x!r}")
+    if x < 0:
+        raise GraphError(f"{what} must not be negative, but is {x}")
+    return int(x.__index__())
+
+
+def _validate(ops: tuple[Op, ...], values: tuple[Value, ...]) -> tuple[int, ...]:
+    """Check everything a graph promises; returns the producer of every value."""
+    for kind, names in (("op", [op.name for op in ops]), ("value", [value.name for value in values])):
+        seen: set[str] = set()
+        for name in names:
+            if name in seen:
+                raise GraphError(f"two {kind}s are called {name!r}: names must be unique")
+            seen.add(name)
+    for value in values:
+        # Sizes from NumPy arrays are normalised here, once, so that byte counts are exact everywhere else.
+        object.__setattr__(value, "size", _whole(value.size, f"size of value {value.name!r}"))
+    producer = [-1] * len(values)
+    for index, op in enumerate(ops):
+        if not (isinstance(op.cost, (int, float)) and math.isfinite(op.cost) and op.cost >= 0):
+            raise GraphError(f"cost of op {op.name!r} must be a finite number >= 0, not {op.cost!r}")
+        object.__setattr__(op, "workspace", _whole(op.workspace, f"workspace of op {op.name!r}"))
+        for value in (*op.inputs, *op.outputs):
+            if not 0 <= value < len(values):
+                raise GraphError(f"op {op.name!r} names value {value}, which does not exist: there are {len(values)} values")
+        if len(set(op.inputs)) != len(op.inputs) or len(set(op.outputs)) != len(op.outputs):
+            raise GraphError(f"op {op.name!r} names a value twice: list each input and each output once")
+        for value in op.outputs:
+            if producer[value] >= 0:
+                other = ops[producer[value]].name
+                raise GraphError(f"value {values[value].name!r} is produced by two ops, {other!r} and {op.name!r}")
+            producer[value] = index
+    for value, index in enumerate(producer):
+        if index < 0:
+            raise GraphError(f"value {values[value].name!r} is produced by no op: count inputs of the step as fixed_memory")
+    for index, op in enumerate(ops):
+        for value in op.inputs:
+            if producer[value] >= index:
+                _explain_order(ops, producer, index, producer[value])
+    return tuple(producer)
+
+
+def _explain_order(ops: tuple[Op, ...], producer: list[int], index: int, late: int) -> None:
+    """Op `index` reads a value that op `late` >= index produces: say whether that is a cycle or only a bad order."""
+    stack, seen = [late], {late}
+    while stack:
+        for value in ops[stack.pop()].inputs:
+            if producer[value] not in seen:
+                seen.add(producer[value])
+                stack.append(producer[value])
+    if index in seen:
+        raise GraphError(f"the graph has a cycle through ops {ops[index].name!r} and {ops[late].name!r}: break it")
+    raise GraphError(
+        f"op {ops[index].name!r} comes before op {ops[late].name!r}, whose value it reads: list ops in topological order"
+    )

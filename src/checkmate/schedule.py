@@ -1,0 +1,259 @@
+"""Schedules: what to compute and what to free, step by step; and the simulator that says what a schedule costs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .errors import InvalidSchedule
+from .graph import Graph
+
+FORMAT = "checkmate-schedule"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Run op `op`; every value it produces is live afterwards."""
+
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Release value `value`."""
+
+    value: int
+
+
+Step = Compute | Free
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What `simulate` saw.
+
+    Attributes:
+        cost: sum of the costs of all computations.
+        peak: most bytes live at any moment, workspace and fixed memory included.
+        memory: bytes live after every step.
+        during: bytes live while every step runs (for a computation: with its outputs and workspace).
+    """
+
+    cost: float
+    peak: int
+    memory: list[int]
+    during: list[int]
+
+
+def simulate(graph: Graph, steps: Iterable[Step]) -> Trace:
+    """Execute a schedule on paper. Written apart from every solver, as their judge.
+
+    A computation allocates all outputs of its op anew: an output that is still live is there twice until the op ends.
+
+    Raises:
+        InvalidSchedule: an input is not live, a freed value is not live, an op that must not be recomputed is, an op
+            never runs, or a kept value is not live at the end.
+    """
+    live = [False] * graph.num_values
+    runs = [0] * graph.num_ops
+    now = peak = graph.fixed_memory
+    costs: list[float] = []
+    memory: list[int] = []
+    during: list[int] = []
+    for number, step in enumerate(steps):
+        if isinstance(step, Compute):
+            if not 0 <= step.op < graph.num_ops:
+                raise InvalidSchedule(f"step {number} computes op {step.op}, which does not exist")
+            op = graph.ops[step.op]
+            for value in op.inputs:
+                if not live[value]:
+                    raise InvalidSchedule(
+                        f"step {number} computes op {op.name!r}, but its input {graph.values[value].name!r} is not live"
+                    )
+            if runs[step.op] and not op.recomputable:
+                raise InvalidSchedule(f"step {number} computes op {op.name!r} again, which must not be recomputed")
+            runs[step.op] += 1
+            costs.append(op.cost)
+            high = now + op.workspace
+            for value in op.outputs:
+                high += graph.values[value].size
+                if not live[value]:
+                    live[value] = True
+                    now += graph.values[value].size
+            during.append(high)
+            peak = max(peak, high)
+        elif isinstance(step, Free):
+            if not 0 <= step.value < graph.num_values:
+                raise InvalidSchedule(f"step {number} frees value {step.value}, which does not exist")
+            if not live[step.value]:
+                raise InvalidSchedule(f"step {number} frees value {graph.values[step.value].name!r}, which is not live")
+            during.append(now)
+            live[step.value] = False
+            now -= graph.values[step.value].size
+        else:
+            raise InvalidSchedule(f"step {number} is {step!r}: a step is Compute(op=...) or Free(value=...)")
+        memory.append(now)
+    for index, count in enumerate(runs):
+        if not count:
+            raise InvalidSchedule(f"op {graph.ops[index].name!r} never runs")
+    for index, value in enumerate(graph.values):
+        if value.keep and not live[index]:
+            raise InvalidSchedule(f"value {value.name!r} must be kept, but is not live at the end")
+    return Trace(math.fsum(costs), peak, memory, during)
+
+
+def steps_from_sequence(graph: Graph, sequence: Sequence[int]) -> list[Step]:
+    """The schedule that runs ops in this sequence (repeats allowed) and frees every value as early as possible.
+
+    A value lives from a computation to its last use before the next computation of its op; kept values live on from
+    their last computation. Computations whose outputs nobody uses are left in.
+    """
+    latest = [-1] * graph.num_ops
+    dies_at: dict[tuple[int, int], int] = {}
+    for position, op in enumerate(sequence):
+        latest[op] = position
+        for value in graph.ops[op].outputs:
+            dies_at[value, position] = position
+        for value in graph.ops[op].inputs:
+            source = latest[graph.producer[value]]
+            if source < 0:
+                raise InvalidSchedule(
+                    f"op {graph.ops[op].name!r} runs before {graph.ops[graph.producer[value]].name!r}, whose value it reads"
+                )
+            dies_at[value, source] = position
+    deaths: list[list[int]] = [[] for _ in sequence]
+    for (value, source), position in dies_at.items():
+        if not (graph.values[value].keep and source == latest[graph.producer[value]]):
+            deaths[position].append(value)
+    steps: list[Step] = []
+    for position, op in enumerate(sequence):
+        steps.append(Compute(op))
+        steps.extend(Free(value) for value in deaths[position])
+    return steps
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A verified schedule of a graph and what is proven about it.
+
+    Attributes:
+        graph: what is scheduled.
+        steps: `Compute(op)` and `Free(value)` in order, ids as in the graph.
+        budget: bytes asked for, fixed memory included; None if there was none.
+        method: the name of the method that made it.
+        lower_bound: proven: no schedule of this graph under this budget (in this order mode) costs less.
+        order: "given" or "any": the class of schedules that the bound covers.
+        solve_seconds: wall time of the search.
+        seed: of the search.
+    """
+
+    graph: Graph
+    steps: list[Step] = field(repr=False)
+    budget: int | None = None
+    method: str = "custom"
+    lower_bound: float = 0.0
+    order: str = "given"
+    solve_seconds: float = 0.0
+    seed: int = 0
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The simulation of the steps."""
+        return simulate(self.graph, self.steps)
+
+    @property
+    def cost(self) -> float:
+        """Sum of the costs of all computations."""
+        return self.trace.cost
+
+    @property
+    def peak(self) -> int:
+        """Peak bytes, fixed memory included."""
+        return self.trace.peak
+
+    @property
+    def overhead(self) -> float:
+        """Cost over the cost of computing every op once: 1.0 means no recomputation."""
+        return self.cost / self.graph.ideal_cost if self.graph.ideal_cost else 1.0
+
+    @property
+    def gap(self) -> float:
+        """(cost - lower bound) / lower bound: how far from the optimum the schedule can be at most."""
+        excess = max(0.0, self.cost - self.lower_bound)
+        return excess / self.lower_bound if self.lower_bound else (math.inf if excess else 0.0)
+
+    @property
+    def status(self) -> str:
+        """"optimal" when the gap is at most 1e-6, else "feasible"."""
+        return "optimal" if self.gap <= 1e-6 else "feasible"
+
+    @property
+    def num_recomputations(self) -> int:
+        """Computations beyond the first of every op."""
+        return sum(isinstance(step, Compute) for step in self.steps) - self.graph.num_ops
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of the schedule as plain JSON data."""
+        return {
+            "graph": self.graph.name,
+            "method": self.method,
+            "order": self.order,
+            "status": self.status,
+            "budget": self.budget,
+            "peak": self.peak,
+            "cost": self.cost,
+            "overhead": self.overhead,
+            "lower_bound": self.lower_bound,
+            "gap": self.gap,
+            "recomputations": self.num_recomputations,
+            "solve_seconds": self.solve_seconds,
+            "seed": self.seed,
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the schedule as JSON; `Schedule.load(path, graph)` reads and re-simulates it."""
+        steps = [["compute", s.op] if isinstance(s, Compute) else ["free", s.value] for s in self.steps]
+        data = {"format": FORMAT, "version": VERSION, **self.summary(), "steps": steps}
+        Path(path).write_text(json.dumps(data, separators=(",", ":")) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], graph: Graph) -> Schedule:
+        """Read a schedule of `graph`.
+
+        Raises:
+            InvalidSchedule: the file is not a schedule, or not one of this graph (it is re-simulated here).
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            kinds = {"compute": Compute, "free": Free}
+            schedule = cls(
+                graph,
+                [kinds[kind](int(index)) for kind, index in data["steps"]],
+                data["budget"],
+                str(data["method"]),
+                float(data["lower_bound"]),
+                str(data["order"]),
+                float(data["solve_seconds"]),
+                int(data["seed"]),
+            )
+        except OSError as error:
+            raise InvalidSchedule(f"cannot read {path}: {error.strerror or error}") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidSchedule(f"{path} is not a schedule file: {error}") from None
+        trace = schedule.trace
+        if trace.cost != data.get("cost") or trace.peak != data.get("peak"):
+            raise InvalidSchedule(f"{path} does not belong to graph {graph.name!r}: its cost or peak differs from what was saved")
+        return schedule
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw the memory timeline and the schedule to an image file (needs the extra `plot`)."""
+        from .report.plots import plot_schedule
+
+        plot_schedule(self, path)

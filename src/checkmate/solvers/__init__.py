@@ -1,0 +1,96 @@
+"""Methods that turn a graph and a budget into a schedule: one signature for all, chosen by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from importlib import import_module
+
+from ..errors import BudgetError, CheckmateError, InfeasibleBudget, UnknownMethod
+from ..graph import Graph
+from ..schedule import Schedule, simulate, steps_from_sequence
+from ..units import Budget, parse_bytes
+from .search import Progress, Search
+
+__all__ = ["Progress", "Search", "methods", "solve"]
+
+#: name -> "module:function" under this package; imported when first used, so that `import checkmate` stays fast.
+_METHODS = {
+    "auto": "auto:auto",
+    "greedy": "greedy:greedy",
+    "keep-all": "keep_all:keep_all",
+}
+_ORDERS = ("given",)
+
+
+def methods() -> list[str]:
+    """Names that `solve` accepts as `method`."""
+    return list(_METHODS)
+
+
+def solve(
+    graph: Graph,
+    budget: Budget,
+    method: str = "auto",
+    order: str = "given",
+    time_limit: float = 60.0,
+    gap: float = 1e-3,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+) -> Schedule:
+    """Find a schedule of `graph` with the least recomputation whose peak stays within `budget`.
+
+    Args:
+        graph: the training step.
+        budget: bytes, "2GiB", or "50%" of `graph.no_recompute_peak`; fixed memory included.
+        method: one of `methods()`.
+        order: "given": the first computations come in the graph's order, and the bound holds for that order.
+        time_limit: seconds after which the best schedule so far is returned.
+        gap: stop once the cost is proven within this fraction of the optimum; 0 means to the end.
+        seed: same inputs, same seed, same schedule, as long as the search stops by gap and not by the clock.
+        progress: called with a `Progress` whenever the schedule or the bound improves.
+
+    Returns:
+        A schedule that was re-simulated by `simulate`, with its proven lower bound.
+
+    Raises:
+        InfeasibleBudget: no schedule was found; the message names a budget that would do.
+        BudgetError, UnknownMethod: an argument cannot be read.
+        KeyboardInterrupt: on Ctrl-C before the first schedule; later, Ctrl-C returns the best so far.
+    """
+    if method not in _METHODS:
+        raise UnknownMethod(f"unknown method {method!r}: choose one of {', '.join(_METHODS)}")
+    if order not in _ORDERS:
+        raise UnknownMethod(f"unknown order {order!r}: choose one of {', '.join(_ORDERS)}")
+    for name, number in (("time_limit", time_limit), ("gap", gap)):
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or math.isnan(number) or number < 0:
+            raise BudgetError(f"{name} must be a number >= 0, not {number!r}")
+    limit = parse_bytes(budget, percent_of=graph.no_recompute_peak)
+    search = Search(graph, limit, order, float(time_limit), float(gap), seed, progress)
+    if limit < graph.min_working_set:
+        raise _infeasible(search)
+    module, function = _METHODS[method].split(":")
+    run = getattr(import_module(f".{module}", __name__), function)
+    with search.catching_interrupts():
+        run(search)
+    if search.best is None:
+        if search.interrupted:
+            raise KeyboardInterrupt
+        raise _infeasible(search)
+    steps = steps_from_sequence(graph, search.best)
+    seconds = search.seconds()
+    bound = min(search.lower_bound, search.best_cost)
+    schedule = Schedule(graph, steps, limit, method, bound, order, seconds, seed)
+    trace = simulate(graph, steps)
+    if trace.peak > limit:
+        raise CheckmateError(f"method {method!r} returned a schedule of {trace.peak} bytes for a budget of {limit}: please report it")
+    return schedule
+
+
+def _infeasible(search: Search) -> InfeasibleBudget:
+    """The error for a budget that no schedule was found for, with the numbers that help."""
+    from .minimum import smallest_budget_found
+
+    graph = search.graph
+    proven = max(graph.min_working_set, search.budget + 1 if search.proven_infeasible else 0)
+    return InfeasibleBudget(search.budget, proven, smallest_budget_found(graph, at_least=search.budget, seed=search.seed))

@@ -1,0 +1,62 @@
+"""Bytes in and out: "2GiB", "500MB", "50%"."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import SupportsInt
+
+from .errors import BudgetError
+
+Budget = int | float | str
+
+_DECIMAL = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_BINARY = {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+# A bare letter is binary, as in `docker -m 4g` and batch schedulers.
+_LETTER = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_UNITS = {"": 1, "B": 1, **_DECIMAL, **_BINARY, **_LETTER}
+_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z%]*)\s*")
+_EXAMPLES = 'give bytes (2000000000), a string with a unit ("2GiB", "500MB") or a percentage ("50%")'
+
+
+def parse_bytes(amount: Budget, *, percent_of: SupportsInt | None = None) -> int:
+    """Read an amount of memory as whole bytes.
+
+    Args:
+        amount: bytes as a number, or a string with a unit. KB/MB/GB/TB are powers of 1000; KiB/MiB/GiB/TiB and the
+            bare letters K/M/G/T are powers of 1024. "50%" is half of `percent_of`.
+        percent_of: what a percentage refers to, in bytes; without it percentages are refused.
+
+    Raises:
+        BudgetError: the amount cannot be read, or is negative, zero or not finite.
+    """
+    if isinstance(amount, str):
+        match = _NUMBER.fullmatch(amount)
+        if match is None:
+            raise BudgetError(f"cannot read {amount!r} as an amount of memory: {_EXAMPLES}")
+        number, unit = float(match[1]), match[2].upper()
+        if unit == "%":
+            if percent_of is None:
+                raise BudgetError(f"{amount!r} is a percentage, but there is nothing here for it to refer to: {_EXAMPLES}")
+            size = number / 100 * int(percent_of)
+        elif unit in _UNITS:
+            size = number * _UNITS[unit]
+        else:
+            raise BudgetError(f"unknown unit {match[2]!r} in {amount!r}: use B, KB, MB, GB, TB, KiB, MiB, GiB, TiB or %")
+    elif isinstance(amount, bool) or not hasattr(amount, "__float__"):
+        raise BudgetError(f"cannot read {amount!r} as an amount of memory: {_EXAMPLES}")
+    else:
+        size = float(amount) if not hasattr(amount, "__index__") else amount.__index__()
+    if not math.isfinite(size) or size <= 0:
+        raise BudgetError(f"an amount of memory must be positive and finite, not {amount!r}")
+    return int(size)
+
+
+def format_bytes(size: float) -> str:
+    """Bytes for people: "1.25 GiB", "96.0 MiB", "812 B"."""
+    sign, size = ("-", -size) if size < 0 else ("", size)
+    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor:
+            scaled = size / factor
+            return f"{sign}{scaled:.{2 if scaled < 10 else 1}f} {unit}"
+    return f"{sign}{size:.0f} B"
