@@ -129,13 +129,14 @@ class _Stages:
 
 def _stages(schedule: Schedule) -> _Stages:
     graph, trace = schedule.graph, schedule.trace
-    ops, memory, first, births = [], [], [], {}
+    ops: list[int] = []
+    memory: list[int] = []
+    births: dict[int, int] = {}  # live value -> the computation that made it
     intervals: list[tuple[int, int, int]] = []
     for number, step in enumerate(schedule.steps):
         if isinstance(step, Compute):
             for value in graph.ops[step.op].outputs:
                 births.setdefault(value, len(ops))
-            first.append(step.op)
             ops.append(step.op)
             memory.append(trace.during[number])
         elif (born := births.pop(step.value)) < len(ops):
