@@ -1,0 +1,263 @@
+"""What the tests share: random graphs and schedules, a second simulator, and an exact brute force for tiny graphs."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from checkmate import Compute, Free, Graph, Op, Value
+from checkmate.schedule import Step
+
+# --- random graphs ---
+
+
+def random_graph(rng: random.Random, max_ops: int = 12, min_ops: int = 1) -> Graph:
+    """A random graph with `min_ops` to `max_ops` ops: a chain, a chain with skips, any DAG, or a training step.
+
+    Each graph draws which of these it has: ops with several outputs (or none), kept values, workspaces, ops that must
+    not be recomputed, fixed memory, ops of cost zero. Costs are whole numbers, so that sums of them are exact.
+    """
+    n = rng.randint(min_ops, max_ops)
+    kind = rng.choice(["chain", "skips", "dag", "training"])
+    several, keeps, workspaces, pinned, free_ops = (rng.random() < 0.5 for _ in range(5))
+    values: list[Value] = []
+    ops: list[Op] = []
+
+    def make(inputs: set[int], phase: str = "forward", keep: bool = False) -> Op:
+        count = rng.choice([0, 1, 1, 2, 2, 3]) if several else 1
+        outputs = range(len(values), len(values) + count)
+        for v in outputs:
+            kept = keeps and (rng.random() < (0.5 if keep else 0.15))
+            values.append(Value(f"v{v}", rng.choice([0, 1, 2, 3, 5, 8, 13, 20]) if several else rng.randint(1, 20), kept))
+        op = Op(
+            f"op{len(ops)}",
+            0.0 if free_ops and rng.random() < 0.2 else float(rng.randint(1, 10)),
+            tuple(sorted(inputs)),
+            tuple(outputs),
+            rng.randint(1, 15) if workspaces and rng.random() < 0.4 else 0,
+            not (pinned and rng.random() < 0.2),
+            phase,
+        )
+        ops.append(op)
+        return op
+
+    def some(pool: list[int], most: int) -> set[int]:
+        return set(rng.sample(pool, min(len(pool), rng.randint(1, most)))) if pool else set()
+
+    def latest() -> set[int]:
+        return {len(values) - 1} if values else set()
+
+    if kind != "training":
+        for _ in range(n):
+            pool = list(range(len(values)))
+            if kind == "dag":
+                make(some(pool, 3) if rng.random() < 0.85 else set())
+            else:
+                make(latest() | (some(pool, 2) if kind == "skips" and rng.random() < 0.4 else set()))
+        return Graph(ops, values, rng.choice([0, 0, 7, 100]), f"random-{kind}")
+
+    forward = [make(latest() | (some(list(range(len(values))), 1) if rng.random() < 0.3 else set())) for _ in range((n + 1) // 2)]
+    for op in reversed(forward[len(forward) - n // 2 :]):
+        # A backward op reads the gradient that flows in, and what its forward op read or made.
+        saved = some(list(op.inputs), 2) | some(list(op.outputs), 1)
+        make(latest() | saved, "backward", keep=True)
+    return Graph(ops, values, rng.choice([0, 0, 7, 100]), "random-training")
+
+
+def graphs(max_ops: int = 12, min_ops: int = 1) -> st.SearchStrategy[Graph]:
+    """`random_graph` as a hypothesis strategy."""
+    return st.randoms(use_true_random=False).map(lambda rng: random_graph(rng, max_ops, min_ops))
+
+
+def random_budget(rng: random.Random, graph: Graph) -> int:
+    """Bytes from just below the minimum working set to just above the no-recompute peak; at least 1."""
+    return max(1, rng.randint(graph.min_working_set - 2, graph.no_recompute_peak + 2))
+
+
+def random_sequence(rng: random.Random, graph: Graph, repeats: float = 0.3) -> list[int]:
+    """Ops in the graph's order with random recomputations between them: a legal input of `steps_from_sequence`."""
+    sequence: list[int] = []
+    for op in range(graph.num_ops):
+        while op and rng.random() < repeats:
+            again = rng.randrange(op)
+            if graph.ops[again].recomputable:
+                sequence.append(again)
+        sequence.append(op)
+    return sequence
+
+
+def random_steps(rng: random.Random, graph: Graph) -> list[Step]:
+    """A valid schedule: random recomputations, random frees, whatever is missing recomputed when it is needed.
+
+    Values that only an op that must not be recomputed can bring back, and kept values, are never freed.
+    """
+    steps: list[Step] = []
+    live: set[int] = set()
+
+    def lost_for_good(value: int) -> bool:
+        return graph.values[value].keep or not graph.ops[graph.producer[value]].recomputable
+
+    def compute(op: int) -> None:
+        for value in graph.ops[op].inputs:
+            if value not in live:
+                compute(graph.producer[value])
+        steps.append(Compute(op))
+        live.update(graph.ops[op].outputs)
+
+    for op in range(graph.num_ops):
+        if op and rng.random() < 0.3:
+            again = rng.randrange(op)
+            if graph.ops[again].recomputable:
+                compute(again)
+        compute(op)
+        for value in sorted(live):
+            if rng.random() < 0.3 and not lost_for_good(value):
+                steps.append(Free(value))
+                live.remove(value)
+    return steps
+
+
+# --- a second simulator ---
+
+
+def reference_trace(graph: Graph, steps: list[Step]) -> tuple[float, int] | None:
+    """Cost and peak of a schedule, or None if it is not valid.
+
+    Written from the words of DESIGN, not from `simulate`: it keeps a list of allocated blocks, adds all of them up at
+    every moment, and looks up validity in sets.
+    """
+    blocks: list[tuple[int, int]] = []  # (value, bytes)
+    computed: list[int] = []
+    peaks = [graph.fixed_memory]
+    for step in steps:
+        resident = {value for value, _ in blocks}
+        match step:
+            case Compute(op=i) if 0 <= i < len(graph.ops):
+                op = graph.ops[i]
+                if not set(op.inputs) <= resident or (i in computed and not op.recomputable):
+                    return None
+                computed.append(i)
+                fresh = [(v, graph.values[v].size) for v in op.outputs]
+                peaks.append(graph.fixed_memory + sum(size for _, size in blocks + fresh) + op.workspace)
+                blocks = [block for block in blocks if block[0] not in op.outputs] + fresh
+            case Free(value=v) if v in resident:
+                blocks = [block for block in blocks if block[0] != v]
+            case _:
+                return None
+    if set(computed) != set(range(len(graph.ops))):
+        return None
+    if not {v for v, value in enumerate(graph.values) if value.keep} <= {value for value, _ in blocks}:
+        return None
+    return sum(graph.ops[i].cost for i in computed), max(peaks)
+
+
+# --- the truth for tiny graphs ---
+
+
+def brute_force(graph: Graph, budget: int) -> float | None:
+    """The least cost of any valid schedule under `budget` bytes with first computations in the graph's order.
+
+    None if there is none. Any recomputation is allowed at any time, also after the last first computation. A* over
+    (ops computed so far, set of live values); for at most about 8 ops.
+    """
+    n = graph.num_ops
+    room = budget - graph.fixed_memory
+    if room < 0:
+        return None
+    size = [value.size for value in graph.values]
+    kept = _mask(v for v, value in enumerate(graph.values) if value.keep)
+    reads = [_mask(op.inputs) for op in graph.ops]
+    writes = [_mask(op.outputs) for op in graph.ops]
+    to_come = [sum(op.cost for op in graph.ops[f:]) for f in range(n + 1)]
+    best = {(0, 0): 0.0}
+    queue = [(to_come[0], 0.0, 0, 0)]  # (cost so far + cost of the ops to come, cost so far, frontier, live values)
+    while queue:
+        _, cost, frontier, live = heapq.heappop(queue)
+        if cost > best[frontier, live]:
+            continue
+        if frontier == n and live & kept == kept:
+            return cost
+        for op in range(min(frontier + 1, n)):
+            if (op < frontier and not graph.ops[op].recomputable) or reads[op] & ~live:
+                continue
+            # Old copies of its outputs go first: that costs nothing and they are live again afterwards.
+            others = live & ~writes[op]
+            needed = graph.ops[op].workspace + sum(size[v] for v in graph.ops[op].outputs)
+            droppable = [v for v in range(len(size)) if others >> v & 1 and not reads[op] >> v & 1 and size[v]]
+            excess = needed + sum(size[v] for v in range(len(size)) if others >> v & 1) - room
+            after = max(frontier, op + 1)
+            for dropped in _smallest_drops(droppable, size, excess):
+                state = (after, (others & ~dropped) | writes[op])
+                new = cost + graph.ops[op].cost
+                if new < best.get(state, float("inf")):
+                    best[state] = new
+                    heapq.heappush(queue, (new + to_come[after], new, *state))
+    return None
+
+
+def _mask(values: Iterator[int] | tuple[int, ...]) -> int:
+    return sum(1 << v for v in values)
+
+
+def _smallest_drops(values: list[int], size: list[int], excess: int) -> Iterator[int]:
+    """Masks of the sets of values that free `excess` bytes and none of whose members could stay.
+
+    Freeing more is never needed: what is live may still be freed later, at no cost.
+    """
+    if excess <= 0:
+        yield 0
+        return
+    for count in range(1, len(values) + 1):
+        for chosen in itertools.combinations(values, count):
+            freed = sum(size[v] for v in chosen)
+            if freed >= excess and all(freed - size[v] < excess for v in chosen):
+                yield _mask(chosen)
+
+
+# --- graphs with names ---
+
+
+def training_chain(layers: int, size: int = 10, cost: float = 1.0) -> Graph:
+    """Forward and backward of `layers` equal layers: backward op i reads the gradient, and the input of layer i."""
+    n = 2 * layers
+    edges = [(i, i + 1) for i in range(n - 1)] + [(i - 1, n - 1 - i) for i in range(1, layers)]
+    phases = ["forward"] * layers + ["backward"] * layers
+    return Graph.from_arrays([cost] * n, [size] * n, edges, name=f"chain{layers}", phases=phases)
+
+
+def vgg19_like() -> Graph:
+    """A VGG19-like step at batch 1: layer list with FLOP costs, float32 activations, weights as fixed memory."""
+    plan = [64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 512, 512, 512, 512, 0]
+    side, channels, weights = 224, 3, 0
+    cost, memory = [], []
+    for width in plan:
+        if width:
+            cost.append(float(9 * channels * width * side * side))
+            weights += 4 * 9 * channels * width
+            channels = width
+        else:
+            side //= 2
+            cost.append(float(channels * side * side))
+        memory.append(4 * channels * side * side)
+    features = channels * side * side
+    for width in (4096, 4096, 1000):
+        cost.append(float(features * width))
+        weights += 4 * features * width
+        memory.append(4 * width)
+        features = width
+    layers = len(cost)
+    edges = [(i, i + 1) for i in range(2 * layers - 1)] + [(i - 1, 2 * layers - 1 - i) for i in range(1, layers)]
+    both_cost = cost + [2 * c for c in reversed(cost)]
+    both_memory = memory + list(reversed(memory))
+    phases = ["forward"] * layers + ["backward"] * layers
+    return Graph.from_arrays(both_cost, both_memory, edges, 2 * weights, "vgg19-like", phases=phases)
+
+
+def renamed(graph: Graph, name: str) -> Graph:
+    """The same graph under another name, made of new objects."""
+    return Graph([replace(op) for op in graph.ops], [replace(value) for value in graph.values], graph.fixed_memory, name)
