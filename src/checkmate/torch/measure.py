@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import CheckmateError
 
-__all__ = ["AllocationLog", "Measurement", "live_storages", "measure", "record_allocations"]
+__all__ = ["Measurement", "live_storages", "measure"]
 
 
 @dataclass
@@ -87,45 +87,6 @@ def live_storages(device: torch.device | str = "cpu") -> dict[int, torch.Untyped
     return found
 
 
-@dataclass
-class AllocationLog:
-    """Allocations of torch's CPU allocator in time order: (nanoseconds since the epoch, bytes; negative for a release)."""
-
-    events: list[tuple[int, int]] = field(default_factory=list)
-
-    def peak(self, start: int = 0) -> int:
-        """The largest running sum, at least `start`, which is the sum at the beginning."""
-        live = top = start
-        for _, change in self.events:
-            live += change
-            top = max(top, live)
-        return top
-
-
-@contextmanager
-def record_allocations() -> Iterator[AllocationLog]:
-    """Record every allocation and release of CPU tensor memory in the block; filled in when the block ends.
-
-    Releases of blocks that were allocated before are not seen by torch's profiler and are missing here.
-
-    Raises:
-        CheckmateError: another profiler is running.
-    """
-    log = AllocationLog()
-    session = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
-    with _quiet_kineto():
-        try:
-            session.start()
-        except RuntimeError as error:
-            raise CheckmateError(f"cannot measure memory while another profiler is running: stop it first ({error})") from None
-    try:
-        yield log
-    finally:
-        with _quiet_kineto():
-            session.stop()
-        log.events = _allocation_events(session)
-
-
 def _default_device() -> torch.device:
     cuda: Any = torch.cuda  # partly untyped
     if cuda.is_initialized():
@@ -154,21 +115,25 @@ def _measure_cpu(device: torch.device) -> Iterator[Measurement]:
     released: list[tuple[int, int]] = []
     watched = [weakref.ref(storage, _on_release(released, storage.nbytes())) for storage in storages.values()]
     del storages
+    session = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
+    autograd: Any = torch.autograd
+    if autograd._profiler_enabled():  # starting a second session would cancel the first without a word
+        raise CheckmateError("cannot measure memory while another profiler is running: stop it first")
+    with _quiet_kineto():
+        session.start()
     started = time.time_ns()
-    recording = record_allocations()
-    log = recording.__enter__()
     try:
         yield result
     finally:
-        recording.__exit__(None, None, None)
+        with _quiet_kineto():
+            session.stop()
         watched.clear()
-        log.events = sorted(log.events + released, key=_time)
-        result.peak = log.peak(base)
         live = base
         result.timeline.append((0.0, live))
-        for when, change in log.events:
+        for when, change in sorted(_allocation_events(session) + released, key=_time):
             live += change
             result.timeline.append(((when - started) / 1e9, live))
+        result.peak = max(live for _, live in result.timeline)
 
 
 def _time(event: tuple[int, int]) -> int:
@@ -192,10 +157,11 @@ def _add_storage(found: dict[int, torch.UntypedStorage], tensor: torch.Tensor, d
 
 
 def _allocation_events(session: profile) -> list[tuple[int, int]]:
+    """(nanoseconds since the epoch, bytes; negative for a release) of blocks allocated in the session, in time order."""
     profiler = session.profiler
     assert profiler is not None and profiler.kineto_results is not None
     kind = torch._C._profiler._EventType.Allocation
-    events: list[tuple[int, int]] = []
+    seen: list[tuple[int, int, int]] = []
     stack = list(profiler.kineto_results.experimental_event_tree())
     while stack:
         event = stack.pop()
@@ -203,8 +169,18 @@ def _allocation_events(session: profile) -> list[tuple[int, int]]:
         if event.tag == kind:
             fields: Any = event.extra_fields
             if fields.device.type == "cpu":
-                events.append((event.start_time_ns, fields.alloc_size))
-    return sorted(events, key=_time)
+                seen.append((event.start_time_ns, fields.alloc_size, fields.ptr))
+    # A release of an older block is reported now and then, with the size of whatever an earlier session saw at that
+    # address. Such blocks are watched in another way, so only blocks of this session count here.
+    events: list[tuple[int, int]] = []
+    own: dict[int, int] = {}
+    for when, change, address in sorted(seen, key=lambda event: event[0]):
+        if change > 0:
+            own[address] = change
+            events.append((when, change))
+        elif size := own.pop(address, 0):
+            events.append((when, -size))
+    return events
 
 
 @contextmanager

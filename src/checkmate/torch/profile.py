@@ -29,8 +29,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from ..costs import CostCache, Rates, cache_directory, roofline_seconds
-from ..errors import CheckmateError, UnknownMethod
-from .measure import record_allocations
+from ..errors import UnknownMethod
+from .transient import allocation_peak
 
 __all__ = ["COST_MODELS", "NodeCost", "profile_nodes"]
 
@@ -211,8 +211,6 @@ def _measured(node: Node, device: torch.device) -> NodeCost | None:
         if device.type == "cuda":
             return _measured_cuda(lambda: target(*arguments, **keywords), (arguments, keywords), expected, device)
         return _measured_cpu(lambda: target(*arguments, **keywords), (arguments, keywords), expected)
-    except CheckmateError:
-        raise  # another profiler is running: not the op's fault
     except Exception:  # noqa: BLE001 - as said above
         return None
 
@@ -221,9 +219,8 @@ def _measured_cpu(call: Callable[[], Any], inputs: Any, expected: int) -> NodeCo
     # Twice: the first call also sets up what the library caches, and may take more memory than later ones.
     workspace = 0
     for _ in range(2):
-        with record_allocations() as log:
-            result = call()
-        workspace = max(workspace, log.peak() - min(expected, _storage_bytes([result], without=[inputs])))
+        result, peak = allocation_peak(call)
+        workspace = max(workspace, peak - min(expected, _storage_bytes([result], without=[inputs])))
         del result
     runs: list[float] = []
     while _more_runs(runs):
