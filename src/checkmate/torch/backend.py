@@ -23,7 +23,7 @@ from .internals import Boxed, boxed, mark_boxed, preserved_random_state, trace_a
 from .options import Options
 from .planning import Plan, make_plan
 from .profile import profile_nodes
-from .watch import METER, report_excess, resident_bytes
+from .watch import FirstStep, report_excess
 
 
 #: How `plans` finds the graphs of a model compiled by `torch.compile`.
@@ -74,12 +74,15 @@ class _NoCost:
 
 
 def _bytes_across(captured: Captured, plan: Plan) -> int:
-    """Bytes of values that are live between the forward and the backward pass."""
-    live = 0
+    """Bytes that are live when the backward pass begins."""
+    live, crossed = captured.graph.fixed_memory, False
     for step, memory in zip(plan.schedule.steps, plan.schedule.trace.memory, strict=True):
-        if isinstance(step, Compute) and step.op == captured.between:
-            live = memory
-    return live - captured.graph.fixed_memory
+        if isinstance(step, Compute):
+            if crossed:
+                break
+            crossed = step.op == captured.between
+        live = memory
+    return live
 
 
 class _Graph:
@@ -119,6 +122,8 @@ class _Step:
         self.function: Any = None
         self.plan: Plan | None = None
         self.margin = 0
+        self.first: FirstStep | None = None
+        self.held = 0
 
     def call(self, inputs: Sequence[Any]) -> Any:
         if self.function is None:
@@ -145,7 +150,9 @@ class _Step:
         plan = self._make_plan(captured)
         forward, backward = emit(captured, plan.schedule.steps)
         assert backward is not None
-        self._crossing = _bytes_across(captured, plan)
+        across = _bytes_across(captured, plan)
+        self.first = FirstStep(plan, captured.resident, across)
+        self.held = across - captured.graph.fixed_memory
         return forward, backward
 
     def _profile(self, nodes: Sequence[fx.Node]) -> Mapping[fx.Node, Cost]:
@@ -164,31 +171,28 @@ class _Step:
         return plan
 
     def _forward(self, module: fx.GraphModule) -> Boxed:
-        run, plan = boxed(module), self.plan
-        assert plan is not None
-        crossing = self._crossing
+        run, plan, first, held = boxed(module), self.plan, self.first, self.held
+        assert plan is not None and first is not None
 
         def forward(arguments: list[Any]) -> Any:
-            METER.join(arguments)
-            METER.begin(plan, arguments)
             plan.executions += 1
-            results = run(arguments)
-            _pending[id(plan)] = (plan, crossing)
+            results = first.forward(run, arguments)
+            _pending[id(plan)] = (plan, held)
             return results
 
         return mark_boxed(forward)
 
     def _backward(self, module: fx.GraphModule) -> Boxed:
-        run, plan = boxed(module), self.plan
-        assert plan is not None
+        run, plan, first = boxed(module), self.plan, self.first
+        assert plan is not None and first is not None
 
         def backward(arguments: list[Any]) -> Any:
-            results = run(arguments)
+            watching = first.watching
+            results = first.backward(run, arguments)
             _pending.pop(id(plan), None)
-            peak = METER.end(plan)
-            if peak is not None and peak > plan.budget:
-                report_excess(plan, peak)
-                self.margin += peak - plan.budget
+            if watching and first.excess():
+                report_excess(plan)
+                self.margin += first.excess()
                 self.function = None
             return results
 
