@@ -94,14 +94,39 @@ class _Graph:
         self.symbolic = any(
             isinstance(x, (torch.SymInt, torch.SymFloat)) or (isinstance(x, torch.Tensor) and _has_symbols(x)) for x in example_inputs
         )
+        self.numbers = _numbers(module)
         self.steps: dict[Any, _Step] = {}
 
     def call(self, *inputs: Any) -> Any:
-        key = _shapes(inputs) if self.symbolic else None
+        numbers = tuple(float(inputs[position]) for position in self.numbers)
+        key = (numbers, _shapes(inputs) if self.symbolic else None)
         step = self.steps.get(key)
         if step is None:
-            step = self.steps[key] = _Step(self.session, self.module)
+            module = _with_numbers(self.module, self.numbers, numbers) if numbers else self.module
+            step = self.steps[key] = _Step(self.session, module)
         return step.call(inputs)
+
+
+def _numbers(module: fx.GraphModule) -> list[int]:
+    """Positions of inputs that are Python numbers in disguise: the compiler passes a float that changes as a tensor."""
+    return [position for position, node in enumerate(module.graph.find_nodes(op="placeholder")) if any(map(_is_item, node.users))]
+
+
+def _is_item(node: fx.Node) -> bool:
+    return node.op == "call_method" and node.target == "item"
+
+
+def _with_numbers(module: fx.GraphModule, positions: Sequence[int], numbers: Sequence[float]) -> fx.GraphModule:
+    """The graph with these inputs read as constants."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(module.graph, copies))
+    placeholders = graph.find_nodes(op="placeholder")
+    for position, number in zip(positions, numbers, strict=True):
+        for user in filter(_is_item, list(placeholders[position].users)):
+            user.replace_all_uses_with(number)  # type: ignore[arg-type]  # a constant is a valid argument
+            graph.erase_node(user)
+    return fx.GraphModule(module, graph)
 
 
 def _has_symbols(tensor: torch.Tensor) -> bool:
