@@ -60,8 +60,16 @@ def trace_and_compile(
             bw_compiler=adapt(backward),
             inference_compiler=adapt(inference),
             partition_fn=partition,
+            decompositions={torch.ops.aten.native_dropout_backward.default: _dropout_backward},
         )
     return compiled
+
+
+def _dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> Any:
+    """Gradient of dropout, rounded as eager training on the CPU rounds it: the scaled mask has the gradient's type."""
+    if gradient.device.type != "cpu" or gradient.dtype not in (torch.bfloat16, torch.float16):
+        return NotImplemented
+    return gradient * (mask.to(gradient.dtype) * scale)
 
 
 def isolation() -> dict[str, Any]:
