@@ -85,12 +85,20 @@ def report_excess(plan: Plan) -> None:
     )
 
 
+def warn_shared(budget: int, peak: int) -> None:
+    """Tell the user that the graphs of a model did not fit together, and that they will."""
+    _warn(
+        f"this model runs as several graphs, and the first ones left too little of the budget of {format_bytes(budget)}: this "
+        f"step peaks at up to {format_bytes(peak)}; from the next step on they share the budget (fewer graph breaks make better plans)"
+    )
+
+
 def warn_twice(plan: Plan, held: int) -> None:
     """Tell the user that two forward passes are live at once, which one plan does not account for."""
     _warn(
         f"a forward pass began while an earlier one of the same model still holds {format_bytes(held)} for its backward pass: "
-        f"the step takes that much more than the {format_bytes(plan.predicted_peak)} of its plan; say so with reserved=, or run the "
-        "backward pass in between"
+        f"the step takes that much more than the {format_bytes(plan.predicted_peak)} of its plan; say so with reserved=, or run "
+        "the backward pass in between"
     )
 
 
