@@ -17,6 +17,9 @@ from .graph import Graph
 FORMAT = "checkmate-schedule"
 VERSION = 1
 
+#: A gap this small counts as optimal: bounds come from floating-point programs.
+OPTIMAL_GAP = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class Compute:
@@ -200,7 +203,7 @@ class Schedule:
     @property
     def status(self) -> str:
         """"optimal" when the gap is at most 1e-6, else "feasible"."""
-        return "optimal" if self.gap <= 1e-6 else "feasible"
+        return "optimal" if self.gap <= OPTIMAL_GAP else "feasible"
 
     @property
     def num_recomputations(self) -> int:
