@@ -192,7 +192,7 @@ def _solve(options: argparse.Namespace) -> int:
 def _demo(options: argparse.Namespace) -> int:
     for module, extra in (("torch", "torch"), ("matplotlib", "plot")):
         if find_spec(module) is None:
-            raise _BadUsage(f"the demo needs {module}: run  pip install 'checkmate[{extra}]'")
+            raise _BadUsage(f"the demo needs {module}: run pip install 'checkmate[{extra}]'")
     from .demo import format_rows, run_demo
 
     def say(line: str) -> None:

@@ -253,7 +253,7 @@ def _figure(path: str | os.PathLike[str], width: float, height: float) -> Figure
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise CheckmateError("plots need matplotlib: run  pip install 'checkmate[plot]'") from None
+        raise CheckmateError("plots need matplotlib: run pip install 'checkmate[plot]'") from None
     figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
     formats = FigureCanvasAgg(figure).get_supported_filetypes()
     ending = Path(path).suffix.lower().lstrip(".")
