@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checkmate import CheckmateError, Compute, Graph, Schedule
@@ -101,7 +101,6 @@ except checkmate.CheckmateError as error:
 # --- what the picture of a schedule is drawn from ---
 
 
-@settings(deadline=None)
 @given(graphs(), st.randoms(use_true_random=False))
 def test_stages(graph: Graph, rng: random.Random) -> None:
     schedule = Schedule(graph, random_steps(rng, graph))
