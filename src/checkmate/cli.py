@@ -145,7 +145,7 @@ def _info(options: argparse.Namespace) -> int:
     for label, size in (
         ("fixed memory", graph.fixed_memory),
         ("peak without recomputation", graph.no_recompute_peak),
-        ("least any schedule needs", graph.min_working_set),
+        ("no schedule peaks below", graph.min_working_set),
     ):
         print(f"  {label:<32} {_bytes(size)}")
     return DONE

@@ -44,7 +44,7 @@ def plot_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
     stages = _stages(schedule)
     _draw_memory(memory, schedule, stages)
     _draw_picture(picture, schedule, stages)
-    gap = f", gap {100 * schedule.gap:.2g}%" if 0 < schedule.gap < float("inf") else ""
+    gap = f", gap {100 * schedule.gap:.2g}%" if schedule.status != "optimal" and schedule.gap < float("inf") else ""
     memory.set_title(
         f"{schedule.graph.name}: {schedule.graph.num_ops} ops, {schedule.num_recomputations} recomputations, "
         f"overhead {schedule.overhead:.4f} ({schedule.status}{gap})",
