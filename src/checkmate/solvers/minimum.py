@@ -16,13 +16,12 @@ def smallest_budget_found(graph: Graph, at_least: int = 0, tolerance: float = 0.
     planner = Greedy(Problem(graph))
     best = graph.no_recompute_peak
     low = max(at_least, graph.min_working_set - 1)  # taken as infeasible
-    first = True
-    while best - low > tolerance * (best - graph.fixed_memory) or (first and low < best):
-        middle = max(low + 1, graph.min_working_set) if first else (low + best) // 2
-        first = False
+    middle = low + 1  # often the minimum working set itself will do
+    while best - low > max(1.0, tolerance * (best - graph.fixed_memory)):
         peaks = [found.peak for setting in SETTINGS if (found := planner.run(middle, setting)) is not None]
         if peaks and min(peaks) <= middle:
             best = min(peaks)
         else:
             low = middle
+        middle = (low + best) // 2
     return best
