@@ -83,7 +83,9 @@ def solve(
     schedule = Schedule(graph, steps, limit, method, bound, order, seconds, seed)
     trace = simulate(graph, steps)
     if trace.peak > limit:
-        raise CheckmateError(f"method {method!r} returned a schedule of {trace.peak} bytes for a budget of {limit}: please report it")
+        raise CheckmateError(
+            f"method {method!r} returned a schedule of {trace.peak} bytes for a budget of {limit}: please report it"
+        )
     return schedule
 
 

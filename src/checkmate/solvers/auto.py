@@ -137,7 +137,8 @@ class _Auto:
             if relaxed.retained is None or relaxed.cost >= search.best_cost:
                 return
             found = [evaluate(self.graph, decode(self.graph, stages, relaxed.retained, eager)) for eager in (False, True)]
-            if any([self._consider(one, "schedule from a lower budget") for one in found]):
+            better = [self._consider(one, "schedule from a lower budget") for one in found]
+            if any(better):
                 return
             self._repair(stages, relaxed.retained)
 

@@ -55,7 +55,7 @@ class SnapshotRelaxation:
         self.problem = problem
         through = problem.recomputable & (backward_inputs | ~problem.backward)
         self._useful_until = problem.useful_until(through)
-        values, ops = problem.edges
+        _, ops = problem.edges
         self._chained = through[ops]  # edges that a recomputation of their op must respect
         self._scale = _SCALE / problem.graph.ideal_cost if problem.graph.ideal_cost else 1.0
 
@@ -137,7 +137,9 @@ class SnapshotRelaxation:
             again[producer[useful]] = True
             again &= problem.recomputable
             index = np.full(n, -1)
-            index[again] = program.variables(problem.cost[again] * self._scale, integer=k + 1 < len(snapshots) and snapshots[k + 1] in limited)
+            index[again] = program.variables(
+                problem.cost[again] * self._scale, integer=k + 1 < len(snapshots) and snapshots[k + 1] in limited
+            )
             recompute.append(index)
         for k, stage in enumerate(snapshots):
             end = snapshots[k + 1] if k + 1 < len(snapshots) else n
@@ -145,9 +147,11 @@ class SnapshotRelaxation:
             self._group(program, retain[k], recompute[k], stage, end, following)
             self._limit(program, budget, stage, retain[k])
         for k in range(1, len(snapshots)):
-            again = [op for stage, op in transients if stage == snapshots[k] and recompute[k - 1][op] >= 0]
-            if again:
-                self._limit_recomputations(program, budget, (snapshots[k - 1], snapshots[k]), retain[k - 1 : k + 1], recompute[k - 1], again)
+            limited_ops = [op for stage, op in transients if stage == snapshots[k] and recompute[k - 1][op] >= 0]
+            if limited_ops:
+                self._limit_recomputations(
+                    program, budget, (snapshots[k - 1], snapshots[k]), retain[k - 1 : k + 1], recompute[k - 1], limited_ops
+                )
         if windows:
             for k in range(len(snapshots) - 1):
                 self._window(program, retain[k], recompute[k:], snapshots[k], edges)
@@ -197,7 +201,9 @@ class SnapshotRelaxation:
         through[stays] = program.variables(np.zeros(len(stays)), integer=False)
         optional = stays[~read[stays]]
         origin = again[problem.producer]
-        program.at_least(-1.0, [(through[optional], 1.0), (before[optional], -1.0), (after[optional], -1.0), (origin[optional], 1.0)])
+        program.at_least(
+            -1.0, [(through[optional], 1.0), (before[optional], -1.0), (after[optional], -1.0), (origin[optional], 1.0)]
+        )
         certain = stays[read[stays]]
         program.at_least(0.0, [(through[certain], 1.0), (before[certain], -1.0), (origin[certain], 1.0)])
         unit = max(budget, 1.0)
