@@ -286,8 +286,10 @@ def _run(
                     finished = True
                     for value in range(m):
                         if resident[value] and useful_until[value] <= stage and not recomputable[producer[value]]:
-                            resident[value] = False
-                            live -= size[value]
+                            users = user_ops[user_pointers[value] : user_pointers[value + 1]]
+                            if len(users) == 0 or users[-1] <= stage:
+                                resident[value] = False
+                                live -= size[value]
                     if snapshot_at[stage] >= 0:
                         for value in range(m):
                             if resident[value] and not retained[group, value] and recomputable[producer[value]]:
