@@ -82,6 +82,7 @@ def solve(
         if method != "auto" or smallest.peak > limit:
             raise _infeasible(search, smallest.peak)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
+    assert search.best is not None, "offered by the method, or just above"
     steps = steps_from_sequence(graph, search.best)
     seconds = search.seconds()
     bound = min(search.lower_bound, search.best_cost)
