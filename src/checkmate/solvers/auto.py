@@ -100,7 +100,8 @@ class _Auto:
             budget - self.graph.fixed_memory,
             stages,
             min(seconds, search.time_left()),
-            gap=1e-7 if search.closed() else min(0.02 * search.gap, 1e-4),
+            # While the gap is wide, a rough answer and the next round bring more than an exact one.
+            gap=1e-7 if search.closed() else min(max(0.02 * search.gap, 0.1 * search.current_gap(), 1e-7), 0.01),
             seed=search.seed,
             stop=lambda bound: search.interrupted,
             start=start,

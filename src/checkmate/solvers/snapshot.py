@@ -17,12 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from .highs import Answer, Program
-from .problem import Bools, Ints, Problem
+from .problem import Bools, Floats, Ints, Problem
 
 #: Objective units for the cost of computing everything once; keeps the numbers in HiGHS's comfortable range.
 _SCALE = 1000.0
 #: HiGHS satisfies constraints within 1e-6; what that can add to a bound is taken off again, relative to the ideal cost.
 _SAFETY = 2e-7
+_TINY = 1e-4
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,17 @@ class Relaxed:
     exact: bool
 
 
+def _without_tiny(size: Floats) -> Bools:
+    """Values whose size matters: the smallest ones, up to a ten-thousandth of all bytes together, are taken to be free.
+
+    That keeps the bound valid and spares the program most of its decisions (statistics of norms, seeds, losses).
+    """
+    order = np.argsort(size, kind="stable")
+    counted = np.zeros(len(size), np.bool_)
+    counted[order] = np.cumsum(size[order]) > _TINY * size.sum()
+    return counted
+
+
 class SnapshotRelaxation:
     """The relaxation for one graph; solve it again and again with other budgets and snapshots.
 
@@ -57,6 +69,7 @@ class SnapshotRelaxation:
         self._useful_until = problem.useful_until(through)
         _, ops = problem.edges
         self._chained = through[ops]  # edges that a recomputation of their op must respect
+        self._counted = _without_tiny(problem.size)
         self._scale = _SCALE / problem.graph.ideal_cost if problem.graph.ideal_cost else 1.0
 
     def solve(
@@ -181,7 +194,7 @@ class SnapshotRelaxation:
         touched = np.zeros(problem.graph.num_values, np.bool_)
         touched[values[pointers[stage] : pointers[stage + 1]]] = True
         touched[problem.producer == stage] = True
-        others = np.flatnonzero((retain >= 0) & ~touched)
+        others = np.flatnonzero((retain >= 0) & ~touched & self._counted)
         unit = max(budget, 1.0)
         room = budget - problem.working_set[stage]
         program.at_most(retain[others], problem.size[others] / unit, room / unit)
