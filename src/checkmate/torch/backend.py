@@ -1,0 +1,265 @@
+"""The backend for `torch.compile`: plans every graph at its first call and runs it under the plan.
+
+Work is put off until the first call with real inputs. So each set of input shapes gets a plan of its own even where
+PyTorch would hand over one graph with symbolic sizes, and errors (a budget that cannot be met) reach the caller as they
+are, not wrapped by the compiler.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..schedule import Compute
+from .capture import Captured, Cost, capture_joint
+from .coverage import check_inputs
+from .emit import emit
+from .internals import Boxed, boxed, mark_boxed, preserved_random_state, trace_and_compile
+from .options import Options
+from .planning import Plan, make_plan
+from .profile import profile_nodes
+from .watch import FirstStep, report_excess, warn_twice
+
+
+#: How `plans` finds the graphs of a model compiled by `torch.compile`.
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+class Session:
+    """What one call of `compile` made.
+
+    Attributes:
+        options: of all its graphs.
+        plans: in the order in which they were made; a plan that replaces another takes its place.
+        executions: how often any of its graphs ran, training or not.
+    """
+
+    def __init__(self, options: Mapping[str, Any]):
+        self.given = dict(options)
+        self.plans: list[Plan] = []
+        self.executions = 0
+        self.warned: set[str] = set()
+        self.parameters: dict[int, weakref.ref[torch.Tensor]] = {}
+        _sessions.add(self)
+
+    @property
+    def options(self) -> Options:
+        """Read when the first graph runs, so that a mistake is reported to the caller as it is."""
+        return Options.read(self.given)
+
+
+#: What forward passes hold whose backward pass is still to come: per plan the storages that its last one made.
+_pending: weakref.WeakKeyDictionary[Plan, list[weakref.ref[torch.UntypedStorage]]] = weakref.WeakKeyDictionary()
+
+
+def checkmate(module: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **rest: Any) -> Any:
+    """Entry point for `torch.compile(model, backend="checkmate", options={"budget": "4GiB"})`; see `Options`."""
+    return backend(Session({**(options or {}), **rest}), module, example_inputs)
+
+
+def backend(session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+    """Compile one graph of a session."""
+    return torch.compiler.disable(_Graph(session, module, example_inputs).call)  # type: ignore[no-untyped-call]  # untyped in torch
+
+
+@dataclass(frozen=True)
+class _NoCost:
+    seconds: float = 0.0
+    workspace: int = 0
+
+
+def _bytes_across(captured: Captured, plan: Plan) -> int:
+    """Bytes that are live when the backward pass begins."""
+    live, crossed = captured.graph.fixed_memory, False
+    for step, memory in zip(plan.schedule.steps, plan.schedule.trace.memory, strict=True):
+        if isinstance(step, Compute):
+            if crossed:
+                break
+            crossed = step.op == captured.between
+        live = memory
+    return live
+
+
+def _storages(tensors: Sequence[Any]) -> dict[int, torch.UntypedStorage]:
+    """Storages of plain tensors, by identity."""
+    plain = [t for t in tensors if isinstance(t, torch.Tensor) and t.layout is torch.strided]
+    return {storage._cdata: storage for storage in (t.untyped_storage() for t in plain)}
+
+
+def _held(plans: Iterable[Plan], besides: Iterable[int] = ()) -> int:
+    """Bytes that the last forward passes of these plans still hold, some storages left out."""
+    found = {}
+    for plan in plans:
+        for storage in [reference() for reference in _pending.get(plan, ())]:
+            if storage is not None:
+                found[storage._cdata] = storage.nbytes()
+    return sum(size for key, size in found.items() if key not in set(besides))
+
+
+class _Graph:
+    """A graph from the compiler, specialised to the shapes it is called with."""
+
+    def __init__(self, session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]):
+        self.session = session
+        self.module = module
+        self.symbolic = any(
+            isinstance(x, (torch.SymInt, torch.SymFloat)) or (isinstance(x, torch.Tensor) and _has_symbols(x)) for x in example_inputs
+        )
+        self.numbers = _numbers(module)
+        self.steps: dict[Any, _Step] = {}
+
+    def call(self, *inputs: Any) -> Any:
+        numbers = tuple(float(inputs[position]) for position in self.numbers)
+        key = (numbers, _shapes(inputs) if self.symbolic else None)
+        step = self.steps.get(key)
+        if step is None:
+            module = _with_numbers(self.module, self.numbers, numbers) if numbers else self.module
+            step = self.steps[key] = _Step(self.session, module)
+        return step.call(inputs)
+
+
+def _numbers(module: fx.GraphModule) -> list[int]:
+    """Positions of inputs that are Python numbers in disguise: the compiler passes a float that changes as a tensor."""
+    return [position for position, node in enumerate(module.graph.find_nodes(op="placeholder")) if any(map(_is_item, node.users))]
+
+
+def _is_item(node: fx.Node) -> bool:
+    return node.op == "call_method" and node.target == "item"
+
+
+def _with_numbers(module: fx.GraphModule, positions: Sequence[int], numbers: Sequence[float]) -> fx.GraphModule:
+    """The graph with these inputs read as constants."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(module.graph, copies))
+    placeholders = graph.find_nodes(op="placeholder")
+    for position, number in zip(positions, numbers, strict=True):
+        for user in filter(_is_item, list(placeholders[position].users)):
+            user.replace_all_uses_with(number)  # type: ignore[arg-type]  # a constant is a valid argument
+            graph.erase_node(user)
+    return fx.GraphModule(module, graph)
+
+
+def _has_symbols(tensor: torch.Tensor) -> bool:
+    sizes: list[Any] = [*tensor.shape, *tensor.stride()]
+    return any(isinstance(n, torch.SymInt) for n in sizes)
+
+
+def _shapes(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple((tuple(x.shape), x.stride()) if isinstance(x, torch.Tensor) else x for x in inputs)
+
+
+class _Step:
+    """One graph at one set of shapes: its plan, and the functions that run it."""
+
+    def __init__(self, session: Session, module: fx.GraphModule):
+        self.session = session
+        self.module = module
+        self.function: Any = None
+        self.plan: Plan | None = None
+        self.margin = 0
+        self.first: FirstStep | None = None
+        self.outside = 0
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        if self.function is None:
+            check_inputs(inputs, self.session.warned)
+            self.outside = _held([plan for plan in _pending if plan is not self.plan], besides=_storages(inputs))
+            self.function = self._compile(inputs)
+        self.session.executions += 1
+        return self.function(*inputs)
+
+    def _compile(self, inputs: Sequence[Any]) -> Any:
+        for tensor in inputs:
+            if isinstance(tensor, torch.nn.Parameter):
+                self.session.parameters[id(tensor)] = weakref.ref(tensor)
+        sizes = [int(x) if isinstance(x, torch.SymInt) else x for x in inputs]
+        devices = list({x.device for x in inputs if isinstance(x, torch.Tensor)})
+        with preserved_random_state(devices):
+            return trace_and_compile(self.module, sizes, self._partition, self._forward, self._backward, self._inference)
+
+    # --- called back by AOT autograd ---
+
+    def _partition(
+        self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **unused: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        captured = capture_joint(joint, num_fwd_outputs, self._profile)
+        plan = self._make_plan(captured)
+        forward, backward = emit(captured, plan.schedule.steps)
+        assert backward is not None
+        across = _bytes_across(captured, plan)
+        self.first = FirstStep(plan, captured.resident, across)
+        return forward, backward
+
+    def _profile(self, nodes: Sequence[fx.Node]) -> Mapping[fx.Node, Cost]:
+        return profile_nodes(nodes, cost_model=self.session.options.cost_model)
+
+    def _make_plan(self, captured: Captured) -> Plan:
+        plan = make_plan(
+            captured.graph, self.session.options, captured.device, captured.resident, margin=self.margin, outside=self.outside
+        )
+        if self.plan in self.session.plans:
+            self.session.plans[self.session.plans.index(self.plan)] = plan
+        else:
+            self.session.plans.append(plan)
+        self.plan = plan
+        return plan
+
+    def _forward(self, module: fx.GraphModule) -> Boxed:
+        run, plan, first = boxed(module), self.plan, self.first
+        assert plan is not None and first is not None
+
+        def forward(arguments: list[Any]) -> Any:
+            plan.executions += 1
+            if _held([plan]) and "twice" not in self.session.warned:
+                self.session.warned.add("twice")
+                warn_twice(plan, _held([plan]))
+            own = set(_storages(arguments))
+            results = first.forward(run, arguments)
+            _pending[plan] = [weakref.ref(storage) for key, storage in _storages(results).items() if key not in own]
+            return results
+
+        return mark_boxed(forward)
+
+    def _backward(self, module: fx.GraphModule) -> Boxed:
+        run, plan, first = boxed(module), self.plan, self.first
+        assert plan is not None and first is not None
+
+        def backward(arguments: list[Any]) -> Any:
+            watching = first.watching
+            results = first.backward(run, arguments)
+            _pending.pop(plan, None)
+            if watching and first.excess():
+                report_excess(plan)
+                self.margin += first.excess()
+                self.function = None
+            return results
+
+        return mark_boxed(backward)
+
+    def _inference(self, module: fx.GraphModule) -> Boxed:
+        """Without a backward pass values die after their last use; a schedule is needed only where that is not enough."""
+        options = self.session.options
+        (output,) = module.graph.find_nodes(op="output")
+        count = len(output.args[0])
+        quick = capture_joint(module, count, lambda nodes: dict.fromkeys(nodes, _NoCost()))
+        if not options.is_relative:
+            reserved = options.reserved_bytes(quick.device, quick.resident)
+            budget = options.budget_bytes(quick.device, quick.graph.no_recompute_peak) - reserved
+            # Twice the peak without workspace leaves room for any workspace that ops are known to take.
+            if 2 * quick.graph.no_recompute_peak > budget:
+                captured = capture_joint(module, count, self._profile)
+                plan = self._make_plan(captured)
+                module, _ = emit(captured, plan.schedule.steps)
+        return boxed(module)
+
+
+def sessions_of(parameters: Iterable[torch.Tensor]) -> list[Session]:
+    """Sessions with a graph that reads one of these parameters."""
+    wanted = {id(parameter): parameter for parameter in parameters}
+    return [s for s in _sessions if any(wanted.get(key) is ref() is not None for key, ref in s.parameters.items())]

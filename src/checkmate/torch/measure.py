@@ -1,0 +1,197 @@
+"""The true peak of live tensor bytes on one device while a block of code runs.
+
+CPU: allocation events of `torch.profiler` (every allocation and release of torch's CPU allocator, with its time), on top
+of the bytes of all tensor storages alive at entry. CUDA: the counters of torch's caching allocator.
+
+Limits on the CPU: memory that other libraries allocate (NumPy, Python) is not tensor memory and is not counted. Tensors
+that only an autograd graph holds at entry (a forward whose backward is still to come) cannot be seen from Python: enter
+before the forward. Threads that the block starts itself are not watched; autograd's own are.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ..errors import CheckmateError
+
+__all__ = ["Measurement", "live_storages", "measure"]
+
+
+@dataclass
+class Measurement:
+    """What `measure` saw; complete once the block has ended.
+
+    Attributes:
+        device: where.
+        base: bytes of live tensors at entry.
+        peak: the most bytes of live tensors at any moment of the block, those alive at entry included.
+        timeline: (seconds since entry, live bytes) after every change, on the CPU; empty on CUDA.
+    """
+
+    device: torch.device
+    base: int = 0
+    peak: int = 0
+    timeline: list[tuple[float, int]] = field(default_factory=list, repr=False)
+
+
+@contextmanager
+def measure(device: torch.device | str | None = None) -> Iterator[Measurement]:
+    """Measure the peak of live tensor bytes: `with measure() as m: step()`, then `m.peak`.
+
+    It slows the block down (the CPU profiler runs), so take times and peaks in different runs. On CUDA it resets the
+    device's peak statistics. The block may raise; the measurement is complete then too.
+
+    Args:
+        device: "cpu", "cuda", "cuda:1"; by default the current CUDA device if the process uses CUDA, else the CPU.
+
+    Raises:
+        CheckmateError: another profiler is running, or the device is of another kind.
+    """
+    where = torch.device(device) if device is not None else _default_device()
+    if where.type == "cuda":
+        with _measure_cuda(where) as result:
+            yield result
+    elif where.type == "cpu":
+        with _measure_cpu(where) as result:
+            yield result
+    else:
+        raise CheckmateError(f"cannot measure memory on a {where.type!r} device: use 'cpu' or 'cuda'")
+
+
+def live_storages(device: torch.device | str = "cpu") -> dict[int, torch.UntypedStorage]:
+    """Storages of all tensors that Python can reach on a device, gradients included, by identity.
+
+    Fake and meta tensors own no bytes and are left out; so are sparse tensors and wrapper subclasses (the plain tensors
+    inside a wrapper are found on their own).
+    """
+    where = torch.device(device)
+    found: dict[int, torch.UntypedStorage] = {}
+    # The type of an object, not isinstance: that would call into lazy proxies of other libraries.
+    tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+    for tensor in tensors:
+        _add_storage(found, tensor, where)
+        # A gradient that Python never touched has no Python object of its own.
+        if tensor.is_leaf and tensor.requires_grad and tensor.grad is not None:
+            _add_storage(found, tensor.grad, where)
+    return found
+
+
+def _default_device() -> torch.device:
+    cuda: Any = torch.cuda  # partly untyped
+    if cuda.is_initialized():
+        return torch.device("cuda", cuda.current_device())
+    return torch.device("cpu")
+
+
+@contextmanager
+def _measure_cuda(device: torch.device) -> Iterator[Measurement]:
+    torch.cuda.reset_peak_memory_stats(device)
+    base = torch.cuda.memory_allocated(device)
+    result = Measurement(device, base, base)
+    try:
+        yield result
+    finally:
+        result.peak = torch.cuda.max_memory_allocated(device)
+
+
+@contextmanager
+def _measure_cpu(device: torch.device) -> Iterator[Measurement]:
+    storages = live_storages(device)
+    base = sum(storage.nbytes() for storage in storages.values())
+    result = Measurement(device, base, base)
+    # The profiler does not report the release of blocks older than itself: watch those with weak references. They do
+    # not keep anything alive, and fire when the storage itself dies, whoever held it last.
+    released: list[tuple[int, int]] = []
+    watched = [weakref.ref(storage, _on_release(released, storage.nbytes())) for storage in storages.values()]
+    del storages
+    session = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
+    autograd: Any = torch.autograd
+    if autograd._profiler_enabled():  # starting a second session would cancel the first without a word
+        raise CheckmateError("cannot measure memory while another profiler is running: stop it first")
+    with _quiet_kineto():
+        session.start()
+    started = time.time_ns()
+    try:
+        yield result
+    finally:
+        with _quiet_kineto():
+            session.stop()
+        watched.clear()
+        live = base
+        result.timeline.append((0.0, live))
+        for when, change in sorted(_allocation_events(session) + released, key=_time):
+            live += change
+            result.timeline.append(((when - started) / 1e9, live))
+        result.peak = max(live for _, live in result.timeline)
+
+
+def _time(event: tuple[int, int]) -> int:
+    return event[0]
+
+
+def _on_release(released: list[tuple[int, int]], size: int) -> Callable[[Any], None]:
+    def note(_: Any) -> None:
+        released.append((time.time_ns(), -size))
+
+    return note
+
+
+def _add_storage(found: dict[int, torch.UntypedStorage], tensor: torch.Tensor, device: torch.device) -> None:
+    if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
+        return
+    storage = tensor.untyped_storage()
+    same_index = device.index is None or storage.device.index == device.index
+    if storage.device.type == device.type and same_index and storage.nbytes():
+        found.setdefault(storage._cdata, storage)
+
+
+def _allocation_events(session: profile) -> list[tuple[int, int]]:
+    """(nanoseconds since the epoch, bytes; negative for a release) of blocks allocated in the session, in time order."""
+    profiler = session.profiler
+    assert profiler is not None and profiler.kineto_results is not None
+    kind = torch._C._profiler._EventType.Allocation
+    seen: list[tuple[int, int, int]] = []
+    stack = list(profiler.kineto_results.experimental_event_tree())
+    while stack:
+        event = stack.pop()
+        stack.extend(event.children)
+        if event.tag == kind:
+            fields: Any = event.extra_fields
+            if fields.device.type == "cpu":
+                seen.append((event.start_time_ns, fields.alloc_size, fields.ptr))
+    # A release of an older block is reported now and then, with the size of whatever an earlier session saw at that
+    # address. Such blocks are watched in another way, so only blocks of this session count here.
+    events: list[tuple[int, int]] = []
+    own: dict[int, int] = {}
+    for when, change, address in sorted(seen, key=lambda event: event[0]):
+        if change > 0:
+            own[address] = change
+            events.append((when, change))
+        elif size := own.pop(address, 0):
+            events.append((when, -size))
+    return events
+
+
+@contextmanager
+def _quiet_kineto() -> Iterator[None]:
+    """Keep the profiler's start and stop notes off the user's terminal."""
+    name = "KINETO_LOG_LEVEL"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "99"
+    try:
+        yield
+    finally:
+        del os.environ[name]

@@ -1,0 +1,419 @@
+"""Seconds and workspace of each op of an ATen graph.
+
+`cost_model="profile"` runs every distinct op (by signature: operator, shapes, strides, element types, constants) on the
+device with made-up inputs, and remembers the result in memory and on disk. `cost_model="flops"` runs nothing: arithmetic
+and bytes moved go through a roofline with the device's peak numbers, which are measured once. Ops that cannot be run on
+made-up inputs take the second way always.
+
+Made-up inputs are random numbers in (0.1, 1), zeros for integers (valid as indices, classes and offsets) and a mix of
+True and False for masks. Costs that depend on the data (sparse gradients, branches) are therefore approximate.
+"""
+
+from __future__ import annotations
+
+import operator
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import flop_registry
+
+from ..costs import CostCache, Rates, cache_directory, roofline_seconds
+from ..errors import UnknownMethod
+from .transient import allocation_peak
+
+__all__ = ["COST_MODELS", "NodeCost", "profile_nodes"]
+
+COST_MODELS = ("profile", "flops")
+
+_SECONDS_PER_OP = 0.03  # time budget of one signature's timed runs ...
+_MIN_RUNS, _MAX_RUNS = 3, 20  # ... within these limits
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCost:
+    """What running one node takes.
+
+    Attributes:
+        seconds: on its device.
+        workspace: bytes it has live while it runs beyond its inputs and the outputs that the graph reads.
+    """
+
+    seconds: float
+    workspace: int
+
+
+def profile_nodes(
+    nodes: Sequence[Node], cost_model: str = "profile", progress: Callable[[int, int], None] | None = None
+) -> dict[Node, NodeCost]:
+    """The cost of each node.
+
+    Nodes need `meta["val"]` (as AOTAutograd and make_fx leave it), and so do the nodes they read. Symbolic sizes take
+    their hints. Views, `getitem` and arithmetic on sizes cost nothing. Random generators, gradient mode and autocast
+    are left as they were.
+
+    Args:
+        nodes: `call_function` nodes of an ATen graph.
+        cost_model: "profile" or "flops".
+        progress: called with (signatures measured, signatures to measure).
+
+    Raises:
+        UnknownMethod: another cost model.
+    """
+    if cost_model not in COST_MODELS:
+        raise UnknownMethod(f"unknown cost model {cost_model!r}: choose one of {', '.join(COST_MODELS)}")
+    costs: dict[Node, NodeCost] = {}
+    groups: dict[tuple[torch.device, str], list[Node]] = {}
+    for node in nodes:
+        if _is_free(node):
+            costs[node] = NodeCost(0.0, 0)
+        else:
+            groups.setdefault((_device_of(node), _signature(node)), []).append(node)
+    measured: dict[tuple[torch.device, str], NodeCost] = {}
+    todo = []
+    for (device, signature), (first, *_) in groups.items():
+        row = _cache(device).get(signature) if cost_model == "profile" else None
+        if row is not None:
+            measured[device, signature] = NodeCost(row[0], int(row[1]))
+        elif cost_model == "profile" and isinstance(first.target, torch._ops.OpOverload):
+            todo.append((device, signature, first))
+        else:
+            measured[device, signature] = _modelled(first, device)
+    try:
+        with _undisturbed({device for device, *_ in todo}):
+            for done, (device, signature, node) in enumerate(todo):
+                cost = _measured(node, device)
+                if cost is not None:
+                    _cache(device).put(signature, [cost.seconds, float(cost.workspace)])
+                measured[device, signature] = cost or _modelled(node, device)
+                if progress is not None:
+                    progress(done + 1, len(todo))
+    finally:  # what was measured before an interrupt is worth keeping
+        for device in {device for device, *_ in todo}:
+            _cache(device).save()
+    for key, members in groups.items():
+        cost = measured[key]
+        for node in members:
+            costs[node] = NodeCost(cost.seconds, cost.workspace + _unread_bytes(node))
+    return costs
+
+
+# --- what a node is ---
+
+
+def _is_free(node: Node) -> bool:
+    """Views, `getitem` and arithmetic on sizes: no kernel runs and no memory is taken."""
+    target = node.target
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return False
+    if not isinstance(target, torch._ops.OpOverload):
+        return True  # operator.getitem, operator.mul on sizes, ...
+    if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(node.meta.get("val"))):
+        return not target._schema.is_mutable
+    returns = target._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def _device_of(node: Node) -> torch.device:
+    tensors = [t for t in tree_leaves([_fake(node), _fake_arguments(node)]) if isinstance(t, torch.Tensor)]
+    devices = [tensor.device for tensor in tensors]
+    accelerators = [device for device in devices if device.type != "cpu"]
+    return (accelerators or devices or [torch.device("cpu")])[0]
+
+
+def _fake(node: Node) -> Any:
+    return node.meta.get("val")
+
+
+def _fake_arguments(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with nodes replaced by their fake values."""
+    return torch.fx.node.map_arg((node.args, dict(node.kwargs)), _fake)
+
+
+def _hint(number: Any) -> Any:
+    """A plain number for a symbolic one; 1 where nothing is known about it."""
+    if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        known = number.node.hint
+        kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(number)]
+        return kind(1 if known is None else known)
+    return number
+
+
+def _sizes(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(_hint(n) for n in tensor.shape), tuple(_hint(n) for n in tensor.stride())
+
+
+def _describe(leaf: Any) -> str:
+    if isinstance(leaf, torch.Tensor):
+        shape, stride = _sizes(leaf)
+        return f"{str(leaf.dtype).removeprefix('torch.')}@{leaf.device.type}{list(shape)}/{list(stride)}"
+    return repr(_hint(leaf))
+
+
+def _signature(node: Node) -> str:
+    arguments, keywords = _fake_arguments(node)
+    parts = [_flat(a) for a in arguments] + [f"{k}={_flat(v)}" for k, v in sorted(keywords.items())]
+    return f"{node.target}({', '.join(parts)})"
+
+
+def _flat(argument: Any) -> str:
+    if isinstance(argument, (tuple, list)):
+        return "[" + ", ".join(_flat(item) for item in argument) + "]"
+    return _describe(argument)
+
+
+def _storage_bytes(values: Iterable[Any], without: Iterable[Any] = ()) -> int:
+    """Bytes of the distinct storages of tensors, those of `without` left out."""
+    seen = {t.untyped_storage()._cdata for t in tree_leaves(list(without)) if isinstance(t, torch.Tensor)}
+    total = 0
+    for tensor in tree_leaves(list(values)):
+        if isinstance(tensor, torch.Tensor) and (key := tensor.untyped_storage()._cdata) not in seen:
+            seen.add(key)
+            total += int(_hint(tensor.untyped_storage().nbytes()))
+    return total
+
+
+def _unread_bytes(node: Node) -> int:
+    """Outputs of a tuple op that no `getitem` reads: they live until the op has returned, like workspace."""
+    value = _fake(node)
+    if not isinstance(value, (tuple, list)):
+        return 0
+    if any(user.target is not operator.getitem for user in node.users):
+        return 0  # the tuple as a whole goes somewhere
+    read = {user.args[1] for user in node.users}
+    kept = [item for index, item in enumerate(value) if index in read]
+    unread = [item for index, item in enumerate(value) if index not in read]
+    return _storage_bytes(unread, without=[kept, _fake_arguments(node)])
+
+
+# --- running it ---
+
+
+def _measured(node: Node, device: torch.device) -> NodeCost | None:
+    """Cost from running the op on made-up inputs; None if it does not run on them."""
+    target: Any = node.target
+    # An op may refuse made-up inputs in any way it likes (wrong values, no kernel, no memory), each with its own type
+    # of exception; all mean the same here. Interrupts pass through.
+    try:
+        arguments, keywords = tree_map(_made_up, _fake_arguments(node))
+        expected = _storage_bytes([_fake(node)], without=[_fake_arguments(node)])
+        if device.type == "cuda":
+            return _measured_cuda(lambda: target(*arguments, **keywords), (arguments, keywords), expected, device)
+        return _measured_cpu(lambda: target(*arguments, **keywords), (arguments, keywords), expected)
+    except Exception:  # noqa: BLE001 - as said above
+        return None
+
+
+def _measured_cpu(call: Callable[[], Any], inputs: Any, expected: int) -> NodeCost:
+    # Twice: the first call also sets up what the library caches, and may take more memory than later ones.
+    workspace = 0
+    for _ in range(2):
+        result, peak = allocation_peak(call)
+        workspace = max(workspace, peak - min(expected, _storage_bytes([result], without=[inputs])))
+        del result
+    runs: list[float] = []
+    while _more_runs(runs):
+        started = time.perf_counter()
+        result = call()
+        runs.append(time.perf_counter() - started)
+        del result
+    return NodeCost(statistics.median(runs), workspace)
+
+
+def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: torch.device) -> NodeCost:
+    workspace = 0
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        result = call()
+        top = torch.cuda.max_memory_allocated(device) - before
+        workspace = max(workspace, top - min(expected, _storage_bytes([result], without=[inputs])))
+        del result
+    runs: list[float] = []
+    event: Any = torch.cuda.Event  # untyped in torch
+    with torch.cuda.device(device):
+        while _more_runs(runs):
+            start, end = event(enable_timing=True), event(enable_timing=True)
+            start.record()
+            result = call()
+            end.record()
+            end.synchronize()
+            runs.append(start.elapsed_time(end) / 1e3)
+            del result
+    return NodeCost(statistics.median(runs), workspace)
+
+
+def _more_runs(runs: list[float]) -> bool:
+    if len(runs) < _MIN_RUNS:
+        return True
+    return len(runs) < _MAX_RUNS and sum(runs) < _SECONDS_PER_OP
+
+
+def _made_up(leaf: Any) -> Any:
+    """A real input of the same signature as a fake one."""
+    if not isinstance(leaf, torch.Tensor):
+        return _hint(leaf)
+    shape, stride = _sizes(leaf)
+    if len(shape) == 0:
+        whole = torch.empty((), dtype=leaf.dtype, device=leaf.device)
+        flat = whole.view(1)
+    else:
+        span = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if all(shape) else 0
+        flat = torch.empty(span, dtype=leaf.dtype, device=leaf.device)
+        whole = flat.as_strided(shape, stride)
+    if leaf.dtype.is_floating_point or leaf.dtype.is_complex or leaf.dtype == torch.bool:
+        source = _random_block(leaf.dtype, leaf.device)
+        for start in range(0, flat.numel(), source.numel()):
+            piece = flat[start : start + source.numel()]
+            piece.copy_(source[: piece.numel()])
+    else:
+        flat.zero_()
+    return whole
+
+
+@lru_cache(maxsize=16)
+def _random_block(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Random numbers to fill inputs from: drawing them once is much faster than for every input."""
+    generator = torch.Generator().manual_seed(0)
+    block = torch.rand(1 << 16, generator=generator) * 0.9 + 0.1
+    return (block > 0.55 if dtype == torch.bool else block.to(dtype)).to(device)
+
+
+@contextmanager
+def _undisturbed(devices: set[torch.device]) -> Iterator[None]:
+    """Run ops for real and leave no trace: no modes, gradients or autocast; random states put back afterwards."""
+    cuda = [device for device in devices if device.type == "cuda"]
+    with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(cuda):
+        kinds = sorted({device.type for device in devices})
+        with _without_autocast(kinds):
+            yield
+
+
+@contextmanager
+def _without_autocast(kinds: list[str]) -> Iterator[None]:
+    if not kinds:
+        yield
+        return
+    with torch.autocast(kinds[0], enabled=False), _without_autocast(kinds[1:]):
+        yield
+
+
+# --- modelling it ---
+
+
+def _modelled(node: Node, device: torch.device) -> NodeCost:
+    """Roofline: arithmetic of the op and bytes of its inputs and outputs."""
+    with _disable_current_modes():
+        (arguments, keywords), outputs = tree_map(_plain_meta, (_fake_arguments(node), _fake(node)))
+    target: Any = node.target
+    packet = getattr(target, "overloadpacket", None)
+    if packet in flop_registry:
+        flops = float(flop_registry[packet](*arguments, **keywords, out_val=outputs))
+    else:
+        flops = float(sum(t.numel() for t in tree_leaves(outputs) if isinstance(t, torch.Tensor)))
+    moved = sum(t.nbytes for t in tree_leaves([arguments, keywords, outputs]) if isinstance(t, torch.Tensor))
+    tensors = [t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.dtype.is_floating_point]
+    rates = _rates(device, tensors[0].dtype if tensors else torch.float32)
+    workspace = 0
+    if packet in _REORDERING:  # these copy weights and activations into layouts of their own
+        workspace = sum(t.nbytes for t in tree_leaves(outputs) if isinstance(t, torch.Tensor))
+    return NodeCost(roofline_seconds(flops, moved, rates), workspace)
+
+
+_REORDERING = {
+    _aten.convolution,
+    _aten.convolution_backward,
+    _aten.native_batch_norm_backward,
+    _aten.native_group_norm_backward,
+}
+
+
+def _plain_meta(leaf: Any) -> Any:
+    """The same shape and type with plain numbers: formulas must not add guards to symbolic sizes."""
+    if isinstance(leaf, torch.Tensor):
+        return torch.empty_strided(*_sizes(leaf), dtype=leaf.dtype, device="meta")
+    return _hint(leaf)
+
+
+def _rates(device: torch.device, dtype: torch.dtype) -> Rates:
+    """Peak numbers of a device for an element type, measured once by two tiny benchmarks."""
+    cache = _cache(device)
+    rows = [row for name in _RATES if (row := cache.get(f"{name} {dtype}")) is not None]
+    if len(rows) < len(_RATES):
+        rows = [[number, 0.0] for number in _measured_rates(device, dtype)]
+        for name, row in zip(_RATES, rows, strict=True):
+            cache.put(f"{name} {dtype}", row)
+        cache.save()
+    return Rates(*(row[0] for row in rows))
+
+
+_RATES = ("flops per second", "bytes per second", "latency")
+
+
+def _measured_rates(device: torch.device, dtype: torch.dtype) -> tuple[float, float, float]:
+    n = 512 if device.type == "cpu" else 4096
+    with _undisturbed({device}):
+        square = torch.ones(n, n, dtype=dtype, device=device)
+        vector = torch.ones(1 << (22 if device.type == "cpu" else 27), dtype=dtype, device=device)
+        single = torch.ones(1, dtype=dtype, device=device)
+        matmul = _least_seconds(lambda: square @ square, device)
+        negate = _least_seconds(lambda: vector.neg(), device)
+        latency = _least_seconds(lambda: single.neg(), device)
+    return 2 * n**3 / matmul, 2 * vector.nbytes / negate, latency
+
+
+def _least_seconds(call: Callable[[], Any], device: torch.device) -> float:
+    best = float("inf")
+    for _ in range(6):
+        started = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - started)
+    return max(best, 1e-9)
+
+
+# --- remembering it ---
+
+
+def _cache(device: torch.device) -> CostCache:
+    return _open_cache(cache_directory(), device.type, device.index, torch.get_num_threads(), _settings())
+
+
+@lru_cache(maxsize=8)
+def _open_cache(
+    directory: Path, kind: str, index: int | None, threads: int, settings: tuple[tuple[str, str], ...]
+) -> CostCache:
+    device = torch.cuda.get_device_name(index) if kind == "cuda" else f"{kind} {_processor()}, {threads} threads"
+    return CostCache({"torch": torch.__version__, "device": device, **dict(settings)}, 2, directory)
+
+
+def _settings() -> tuple[tuple[str, str], ...]:
+    """Global switches that change which kernel runs."""
+    return (
+        ("deterministic", str(torch.are_deterministic_algorithms_enabled())),
+        ("mkldnn", str(torch.backends.mkldnn.enabled)),
+        ("matmul_precision", torch.get_float32_matmul_precision()),
+        ("cudnn_benchmark", str(torch.backends.cudnn.benchmark)),
+    )
+
+
+@lru_cache(maxsize=1)
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,180 @@
+"""`measure` against sizes computed by hand."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from checkmate.errors import CheckmateError
+from checkmate.torch.measure import live_storages, measure
+
+MB = 1_000_000
+
+
+def floats(millions_of_bytes: float) -> torch.Tensor:
+    return torch.empty(int(millions_of_bytes * MB) // 4)
+
+
+def test_new_tensors_frees_and_what_stays():
+    with measure("cpu") as m:
+        first = floats(8)
+        del first
+        second = floats(4)
+        third = floats(3)
+        del second
+    assert m.peak - m.base == 8 * MB
+    assert m.timeline[0] == (0.0, m.base)
+    assert m.timeline[-1][1] - m.base == 3 * MB == third.nbytes
+    assert m.peak == max(live for _, live in m.timeline)
+    seconds = [when for when, _ in m.timeline]
+    assert seconds == sorted(seconds) and 0 <= seconds[-1] < 60
+
+
+def test_base_counts_every_storage_once():
+    gc.collect()
+    with measure("cpu") as before:
+        pass
+    whole = floats(8)
+    view = whole[10:20]
+    again = whole.view(-1, 2).t()
+    with measure("cpu") as m:
+        pass
+    assert m.base - before.base == 8 * MB
+    assert m.peak == m.base
+    del whole, again
+    with measure("cpu") as m:  # a view holds the whole storage
+        pass
+    assert m.base - before.base == 8 * MB
+    del view
+    with measure("cpu") as m:
+        pass
+    assert m.base == before.base
+
+
+def test_what_was_there_before_leaves_the_count_when_it_dies():
+    old = floats(20)
+    with measure("cpu") as m:
+        high = floats(1)
+        del high
+        del old
+        new = floats(10)
+    assert m.peak - m.base == 1 * MB
+    assert m.timeline[-1][1] - m.base == new.nbytes - 20 * MB
+
+
+def test_a_gradient_that_python_never_touched_is_in_the_base_and_leaves_it():
+    weight = nn.Parameter(torch.zeros(2 * MB // 4))
+    with measure("cpu") as before:
+        pass
+    (weight * 2).sum().backward()
+    with measure("cpu") as m:
+        weight.grad = None
+        other = floats(2)
+    assert m.base - before.base == 2 * MB
+    assert m.peak == m.base, "the gradient died before its equal was born"
+    del other
+
+
+def test_in_place_ops_take_nothing_and_out_of_place_ops_their_result():
+    x = floats(4)
+    with measure("cpu") as m:
+        x.add_(x).mul_(x).relu_()
+    assert m.peak - m.base < 64  # scalars
+    with measure("cpu") as m:
+        y = x + x
+        y = y * x
+    assert 8 * MB <= m.peak - m.base < 8 * MB + 64
+
+
+def test_backward_of_a_chain():
+    """y = x.exp().exp().exp(). In the second product of the backward live: the three results (y is still held), the
+    tangent, and the gradients on both sides of the second exp."""
+    size = 1 * MB
+    x = torch.zeros(size // 4, requires_grad=True)
+    with measure("cpu") as m:
+        y = x.exp().exp().exp()
+        y.backward(torch.ones_like(y))
+        del y
+    assert m.peak - m.base == 6 * size
+    assert m.timeline[-1][1] - m.base == x.grad.nbytes == size
+
+
+def test_a_planted_leak_shows():
+    held = []
+    with measure("cpu") as m:
+        for _ in range(5):
+            held.append(floats(1))
+    assert m.timeline[-1][1] - m.base == 5 * MB
+
+
+def test_nothing_is_kept_alive():
+    kept = floats(1)
+    reference = weakref.ref(kept)
+    storage = weakref.ref(kept.untyped_storage())
+    with measure("cpu") as m:
+        inner = floats(1)
+        inner_reference = weakref.ref(inner)
+        del inner
+        assert inner_reference() is None
+        del kept
+        assert reference() is None and storage() is None
+    assert m.timeline[-1][1] == m.base - 1 * MB
+
+
+def test_compiled_module_and_second_use():
+    class Doubling(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return ((x + 1) * 2).sin()
+
+    module = torch.compile(Doubling(), backend="aot_eager")
+    x = torch.zeros(MB // 4, requires_grad=True)
+    module(x).sum().backward()
+    x.grad = None
+    peaks = []
+    for _ in range(2):
+        with measure("cpu") as m:
+            module(x).sum().backward()
+        assert x.grad is not None and torch.equal(x.grad, 2 * torch.cos(torch.full_like(x, 2.0)))
+        x.grad = None
+        peaks.append(m.peak - m.base)
+    assert peaks[0] == peaks[1]
+    assert 2 * MB <= peaks[0] <= 4 * MB + 1024
+
+
+def test_an_error_in_the_block_passes_through_and_the_measurement_is_complete():
+    with pytest.raises(ZeroDivisionError), measure("cpu") as m:
+        x = floats(6)
+        del x
+        raise ZeroDivisionError
+    assert m.peak - m.base == 6 * MB
+    with measure("cpu") as m:  # the profiler was stopped
+        pass
+
+
+def test_not_inside_another_profiler():
+    with (
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
+        pytest.raises(CheckmateError, match="another profiler"),
+        measure("cpu"),
+    ):
+        pass
+
+
+def test_other_devices_are_refused():
+    with pytest.raises(CheckmateError, match="'cpu' or 'cuda'"), measure("meta"):
+        pass
+
+
+def test_fake_tensors_own_nothing():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    before = set(live_storages())
+    with FakeTensorMode():
+        fake = torch.empty(MB)
+    meta = torch.empty(MB, device="meta")
+    assert set(live_storages()) == before
+    assert fake.shape == meta.shape

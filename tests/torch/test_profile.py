@@ -1,0 +1,249 @@
+"""`profile_nodes` on graphs of real models, against known sizes and against running the ops."""
+
+from __future__ import annotations
+
+import operator
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx import Node
+from torch.nn import functional as F
+
+from checkmate.errors import UnknownMethod
+from checkmate.torch import profile as profile_module
+from checkmate.torch.measure import measure
+from checkmate.torch.profile import NodeCost, profile_nodes
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    yield
+    profile_module._open_cache.cache_clear()
+
+
+def joint_nodes(model: nn.Module, *inputs: torch.Tensor, dynamic: bool = False, **options) -> tuple[list[Node], dict]:
+    """The nodes of the joint graph and their costs, profiled where a backend would: inside the compiler."""
+    from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+
+    seen: list = []
+
+    def partition(module, joint_inputs, **keywords):
+        module.graph.eliminate_dead_code()
+        nodes = [node for node in module.graph.nodes if node.op == "call_function"]
+        seen.append((nodes, profile_nodes(nodes, **options)))
+        return min_cut_rematerialization_partition(module, joint_inputs, **keywords)
+
+    def keep(module, _):
+        return make_boxed_func(module.forward)
+
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep, partition_fn=partition)
+    torch.compile(model, backend=backend, dynamic=dynamic)(*inputs).sum().backward()
+    assert len(seen) == 1
+    return seen[0]
+
+
+def traced(function, *inputs: torch.Tensor) -> list[Node]:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    module = make_fx(function, tracing_mode="fake")(*inputs)
+    return [node for node in module.graph.nodes if node.op == "call_function"]
+
+
+class ConvNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.dropout, self.head = nn.Dropout(0.2), nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.dropout(F.relu(self.norm(self.conv(x))))
+        return self.head(F.max_pool2d(x, 2).mean((2, 3)))
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(11, 16), nn.Linear(16, 11)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.head(self.layer(self.embed(x))).flatten(0, 1), x.flatten())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (ConvNet, lambda: (torch.randn(4, 3, 16, 16),)),
+        (Words, lambda: (torch.randint(0, 11, (3, 7)),)),
+    ],
+)
+def test_every_op_of_a_joint_graph_runs_on_made_up_inputs(monkeypatch, model, inputs, dynamic):
+    def refuse(node: Node, device: torch.device) -> NodeCost:
+        raise AssertionError(f"{node.target} did not run")
+
+    monkeypatch.setattr(profile_module, "_modelled", refuse)
+    nodes, costs = joint_nodes(model(), *inputs(), dynamic=dynamic)
+    assert set(costs) == set(nodes)
+    for node in nodes:
+        if node.target is operator.getitem:
+            assert costs[node] == NodeCost(0.0, 0)
+    kernels = [node for node in nodes if costs[node].seconds > 0]
+    assert len(kernels) > 10
+    targets = {node.target for node in kernels}
+    assert aten.convolution_backward.default in targets or aten.embedding_dense_backward.default in targets
+
+
+def test_random_numbers_and_modes_are_left_as_they_were():
+    def f(x):
+        return F.dropout(x, 0.5)
+
+    nodes = traced(f, torch.randn(100))
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    with torch.enable_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        profile_nodes(nodes)
+        assert torch.is_grad_enabled() and torch.is_autocast_enabled("cpu")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_workspace_is_what_the_op_takes_beyond_its_output():
+    n = 250_000
+
+    def f(x, flags):
+        return torch.where(flags, torch.logcumsumexp(x, 0), x.sort()[0].to(torch.float64).mul(2.0))
+
+    inputs = torch.randn(n), torch.rand(n) > 0.5
+    nodes = traced(f, *inputs)
+    costs = profile_nodes(nodes)
+    by_target = {node.target: costs[node] for node in nodes}
+    # Only the sorted values are read: their int64 positions live until the op returns.
+    assert by_target[aten.sort.default].workspace >= 8 * n
+    assert by_target[aten.mul.Tensor].workspace < 64
+    assert by_target[aten._to_copy.default].workspace == 0
+
+
+def test_workspace_of_real_ops_bounds_what_a_run_takes():
+    """Independent truth: run each op again on other inputs of the same signature and measure from outside."""
+    nodes, costs = joint_nodes(ConvNet(), torch.randn(4, 3, 32, 32))
+    checked = 0
+    for node in nodes:
+        if node.target not in (aten.convolution.default, aten.native_batch_norm_backward.default, aten.relu.default):
+            continue
+        fakes = torch.fx.node.map_arg(node.args, lambda n: n.meta["val"])
+        real = torch.utils._pytree.tree_map_only(
+            torch.Tensor, lambda t: torch.rand(tuple(t.shape)).as_strided(t.shape, t.stride()), fakes
+        )
+        with torch.no_grad(), measure("cpu") as m:
+            result = node.target(*real)
+        outputs = sum(t.nbytes for t in torch.utils._pytree.tree_leaves(result) if isinstance(t, torch.Tensor))
+        assert costs[node].workspace >= m.peak - m.base - outputs
+        checked += 1
+    assert checked == 3
+
+
+def test_seconds_follow_the_work():
+    def f(a, b, c):
+        return a @ a, b @ b, c + 1
+
+    nodes = traced(f, torch.randn(512, 512), torch.randn(64, 64), torch.randn(10))
+    costs = profile_nodes(nodes)
+    large, small, add = (costs[node].seconds for node in nodes)
+    assert large > 20 * small > 0
+    assert 0 < add < large
+    a = torch.randn(512, 512)
+    runs = []
+    for _ in range(20):
+        started = time.perf_counter()
+        a @ a
+        runs.append(time.perf_counter() - started)
+    assert large > 0.3 * min(runs)
+
+
+def test_measured_once_then_remembered_on_disk(monkeypatch):
+    nodes = traced(lambda x: (x + 1) * (x + 1), torch.randn(10))
+    calls = []
+    real = profile_module._measured
+    monkeypatch.setattr(profile_module, "_measured", lambda n, d: calls.append(n.target) or real(n, d))
+    reports = []
+    first = profile_nodes(nodes, progress=lambda done, total: reports.append((done, total)))
+    assert calls == [aten.add.Tensor, aten.mul.Tensor], "one run per signature"
+    assert reports == [(1, 2), (2, 2)]
+    profile_module._open_cache.cache_clear()  # as in a new process
+    assert profile_nodes(nodes) == first
+    assert len(calls) == 2
+    for path in profile_module.cache_directory().glob("costs-*.json"):
+        path.write_text(path.read_text()[:-20])
+    profile_module._open_cache.cache_clear()
+    assert set(profile_nodes(nodes)) == set(nodes)
+    assert len(calls) == 4, "a damaged file is measured again"
+
+
+def test_an_op_that_refuses_made_up_inputs_is_modelled():
+    def f(x):
+        return torch.linalg.cholesky(x) + 1  # random matrices are not positive definite
+
+    nodes = traced(f, torch.eye(40))
+    costs = profile_nodes(nodes)
+    cholesky = next(cost for node, cost in costs.items() if "cholesky" in str(node.target))
+    assert cholesky.seconds > 0
+
+
+def test_flops_model_ranks_without_running(monkeypatch):
+    monkeypatch.setattr(profile_module, "_measured", lambda *_: pytest.fail("ran an op"))
+
+    def f(a, b):
+        return a @ a, b @ b, b + 1
+
+    nodes = traced(f, torch.randn(512, 512), torch.randn(64, 64))
+    costs = profile_nodes(nodes, "flops")
+    large, small, add = (costs[node] for node in nodes)
+    assert large.seconds > 10 * small.seconds > 0 and add.seconds > 0
+    assert large.workspace == 0
+    rates = profile_module._rates(torch.device("cpu"), torch.float32)
+    assert large.seconds == pytest.approx(rates.latency + 2 * 512**3 / rates.flops_per_second)
+    assert add.seconds == pytest.approx(rates.latency + 2 * 64 * 64 * 4 / rates.bytes_per_second)
+    nodes, costs = joint_nodes(ConvNet(), torch.randn(4, 3, 16, 16), cost_model="flops")
+    assert all(costs[node].seconds > 0 for node in nodes if node.target is aten.convolution.default)
+
+
+def test_views_cost_nothing_and_writes_do():
+    def f(x):
+        return x.view(-1).unsqueeze(0).expand(3, -1).t() * 1, x.add_(1)
+
+    nodes = traced(f, torch.randn(100, 100))
+    costs = profile_nodes(nodes)
+    free = {node.target for node in nodes if costs[node] == NodeCost(0.0, 0)}
+    assert free == {aten.view.default, aten.unsqueeze.default, aten.expand.default, aten.t.default}
+
+
+def test_inside_a_profiler_or_a_measurement_the_result_is_the_same(monkeypatch):
+    """Compilation, and with it profiling, often happens inside one; neither may disturb the other."""
+    monkeypatch.setattr(profile_module, "_modelled", lambda *_: pytest.fail("did not run"))
+    nodes = traced(lambda x: x.sort()[0], torch.randn(250_000))
+    alone = [cost.workspace for cost in profile_nodes(nodes).values()]
+    assert alone[0] >= 2_000_000
+    for name, around in (
+        ("a", lambda: measure("cpu")),
+        ("b", lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])),
+    ):
+        monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(profile_module.cache_directory() / name))
+        with around() as m:
+            inside = [cost.workspace for cost in profile_nodes(nodes).values()]
+            kept = torch.empty(5_000_000)
+        assert inside == alone
+        if name == "a":
+            assert m.peak - m.base >= kept.nbytes, "the outer measurement went on"
+
+
+def test_unknown_cost_model_lists_the_valid_ones():
+    with pytest.raises(UnknownMethod, match="profile, flops"):
+        profile_nodes([], "guess")
