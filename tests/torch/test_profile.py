@@ -230,7 +230,7 @@ def test_inside_a_profiler_or_a_measurement_the_result_is_the_same(monkeypatch):
     monkeypatch.setattr(profile_module, "_modelled", lambda *_: pytest.fail("did not run"))
     nodes = traced(lambda x: x.sort()[0], torch.randn(250_000))
     alone = [cost.workspace for cost in profile_nodes(nodes).values()]
-    assert alone[0] >= 2_000_000
+    assert max(alone) >= 2_000_000
     for name, around in (
         ("a", lambda: measure("cpu")),
         ("b", lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])),
