@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class CheckmateError(Exception):
     """Base class of every error this package raises on purpose."""
@@ -47,5 +49,6 @@ class InfeasibleBudget(CheckmateError):
             )
         super().__init__(message)
 
-    def __reduce__(self):  # keyword state survives pickling (helpers and worker processes)
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The attributes survive pickling, so that the error can cross from a worker process.
         return type(self), (self.budget, self.proven_minimum, self.smallest_found, str(self))

@@ -150,8 +150,9 @@ class Graph:
             cost: per op. memory: bytes of each op's value. edges: (producer, consumer) pairs of op positions.
         """
         n = len(cost)
-        if len(memory) != n:
-            raise GraphError(f"cost has {n} entries but memory has {len(memory)}: give one of each per op")
+        for what, entries in (("memory", memory), ("names", names), ("phases", phases)):
+            if entries is not None and len(entries) != n:
+                raise GraphError(f"cost has {n} entries but {what} has {len(entries)}: give one of each per op")
         inputs: list[dict[int, None]] = [{} for _ in range(n)]
         for number, edge in enumerate(edges):
             try:
@@ -163,7 +164,7 @@ class Graph:
             inputs[v][u] = None
         labels = list(names) if names is not None else [f"op{i}" for i in range(n)]
         ops = [
-            Op(labels[i], float(cost[i]), tuple(inputs[i]), (i,), phase=phases[i] if phases is not None else "forward")
+            Op(labels[i], _number(cost[i], "cost"), tuple(inputs[i]), (i,), phase=phases[i] if phases is not None else "forward")
             for i in range(n)
         ]
         return cls(ops, [Value(labels[i], memory[i]) for i in range(n)], fixed_memory, name)
@@ -225,7 +226,7 @@ class Graph:
             if "nodes" in data:
                 nodes = data["nodes"]
                 return cls.from_arrays(
-                    [_number(node["cost"], "cost") for node in nodes],
+                    [node["cost"] for node in nodes],
                     [node["memory"] for node in nodes],
                     data["edges"],
                     fixed,
@@ -262,7 +263,8 @@ class Graph:
     def __repr__(self) -> str:
         from .units import format_bytes
 
-        return f"Graph({self.name!r}, {self.num_ops} ops, {self.num_values} values, no-recompute peak {format_bytes(self.no_recompute_peak)})"
+        peak = format_bytes(self.no_recompute_peak)
+        return f"Graph({self.name!r}, {self.num_ops} ops, {self.num_values} values, no-recompute peak {peak})"
 
 
 def _op_to_dict(op: Op) -> dict[str, Any]:
@@ -276,9 +278,12 @@ def _op_to_dict(op: Op) -> dict[str, Any]:
 
 
 def _number(x: Any, what: str) -> float:
-    if isinstance(x, bool) or not isinstance(x, (int, float)):
+    if isinstance(x, (bool, str)) or not hasattr(x, "__float__"):
         raise GraphError(f"{what} must be a number, not {x!r}")
-    return float(x)
+    try:
+        return float(x)
+    except (TypeError, OverflowError) as error:
+        raise GraphError(f"{what} must be a finite number: {error}") from None
 
 
 def _index(x: Any) -> int:
@@ -311,26 +316,28 @@ def _validate(ops: tuple[Op, ...], values: tuple[Value, ...]) -> tuple[int, ...]
         object.__setattr__(value, "size", _whole(value.size, f"size of value {value.name!r}"))
     producer = [-1] * len(values)
     for index, op in enumerate(ops):
-        if not (isinstance(op.cost, (int, float)) and math.isfinite(op.cost) and op.cost >= 0):
+        cost = _number(op.cost, f"cost of op {op.name!r}")
+        if not (math.isfinite(cost) and cost >= 0):
             raise GraphError(f"cost of op {op.name!r} must be a finite number >= 0, not {op.cost!r}")
+        object.__setattr__(op, "cost", cost)
         object.__setattr__(op, "workspace", _whole(op.workspace, f"workspace of op {op.name!r}"))
-        for value in (*op.inputs, *op.outputs):
-            if not 0 <= value < len(values):
-                raise GraphError(f"op {op.name!r} names value {value}, which does not exist: there are {len(values)} values")
+        for v in (*op.inputs, *op.outputs):
+            if not 0 <= v < len(values):
+                raise GraphError(f"op {op.name!r} names value {v}, which does not exist: there are {len(values)} values")
         if len(set(op.inputs)) != len(op.inputs) or len(set(op.outputs)) != len(op.outputs):
             raise GraphError(f"op {op.name!r} names a value twice: list each input and each output once")
-        for value in op.outputs:
-            if producer[value] >= 0:
-                other = ops[producer[value]].name
-                raise GraphError(f"value {values[value].name!r} is produced by two ops, {other!r} and {op.name!r}")
-            producer[value] = index
-    for value, index in enumerate(producer):
+        for v in op.outputs:
+            if producer[v] >= 0:
+                other = ops[producer[v]].name
+                raise GraphError(f"value {values[v].name!r} is produced by two ops, {other!r} and {op.name!r}")
+            producer[v] = index
+    for v, index in enumerate(producer):
         if index < 0:
-            raise GraphError(f"value {values[value].name!r} is produced by no op: count inputs of the step as fixed_memory")
+            raise GraphError(f"value {values[v].name!r} is produced by no op: count inputs of the step as fixed_memory")
     for index, op in enumerate(ops):
-        for value in op.inputs:
-            if producer[value] >= index:
-                _explain_order(ops, producer, index, producer[value])
+        for v in op.inputs:
+            if producer[v] >= index:
+                _explain_order(ops, producer, index, producer[v])
     return tuple(producer)
 
 

@@ -17,6 +17,9 @@ from .graph import Graph
 FORMAT = "checkmate-schedule"
 VERSION = 1
 
+#: A gap this small counts as optimal: bounds come from floating-point programs.
+OPTIMAL_GAP = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class Compute:
@@ -103,9 +106,9 @@ def simulate(graph: Graph, steps: Iterable[Step]) -> Trace:
     for index, count in enumerate(runs):
         if not count:
             raise InvalidSchedule(f"op {graph.ops[index].name!r} never runs")
-    for index, value in enumerate(graph.values):
-        if value.keep and not live[index]:
-            raise InvalidSchedule(f"value {value.name!r} must be kept, but is not live at the end")
+    for index, kept in enumerate(graph.values):
+        if kept.keep and not live[index]:
+            raise InvalidSchedule(f"value {kept.name!r} must be kept, but is not live at the end")
     return Trace(math.fsum(costs), peak, memory, during)
 
 
@@ -137,6 +140,12 @@ def steps_from_sequence(graph: Graph, sequence: Sequence[int]) -> list[Step]:
         steps.append(Compute(op))
         steps.extend(Free(value) for value in deaths[position])
     return steps
+
+
+def _step_from_json(kind: Any, index: Any) -> Step:
+    if isinstance(index, bool) or not isinstance(index, int) or kind not in ("compute", "free"):
+        raise ValueError(f"{[kind, index]!r} is not a step: use ['compute', op] or ['free', value]")
+    return Compute(index) if kind == "compute" else Free(index)
 
 
 @dataclass(frozen=True)
@@ -192,7 +201,7 @@ class Schedule:
     @property
     def status(self) -> str:
         """"optimal" when the gap is at most 1e-6, else "feasible"."""
-        return "optimal" if self.gap <= 1e-6 else "feasible"
+        return "optimal" if self.gap <= OPTIMAL_GAP else "feasible"
 
     @property
     def num_recomputations(self) -> int:
@@ -211,7 +220,7 @@ class Schedule:
             "cost": self.cost,
             "overhead": self.overhead,
             "lower_bound": self.lower_bound,
-            "gap": self.gap,
+            "gap": self.gap if math.isfinite(self.gap) else None,
             "recomputations": self.num_recomputations,
             "solve_seconds": self.solve_seconds,
             "seed": self.seed,
@@ -232,24 +241,33 @@ class Schedule:
         """
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-            kinds = {"compute": Compute, "free": Free}
+            if data["format"] != FORMAT or data["version"] != VERSION:
+                raise ValueError(f"its format is not {FORMAT!r}, version {VERSION}")
             schedule = cls(
                 graph,
-                [kinds[kind](int(index)) for kind, index in data["steps"]],
-                data["budget"],
+                [_step_from_json(kind, index) for kind, index in data["steps"]],
+                None if data["budget"] is None else int(data["budget"]),
                 str(data["method"]),
                 float(data["lower_bound"]),
                 str(data["order"]),
                 float(data["solve_seconds"]),
                 int(data["seed"]),
             )
+            saved = data["cost"], data["peak"]
         except OSError as error:
             raise InvalidSchedule(f"cannot read {path}: {error.strerror or error}") from None
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except KeyError as error:
+            raise InvalidSchedule(f"{path} is not a schedule file: the entry {error} is missing") from None
+        except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise InvalidSchedule(f"{path} is not a schedule file: {error}") from None
-        trace = schedule.trace
-        if trace.cost != data.get("cost") or trace.peak != data.get("peak"):
+        try:
+            found = schedule.cost, schedule.peak
+        except InvalidSchedule as error:
+            raise InvalidSchedule(f"{path} is not a schedule of graph {graph.name!r}: {error}") from None
+        if found != saved:
             raise InvalidSchedule(f"{path} does not belong to graph {graph.name!r}: its cost or peak differs from what was saved")
+        if not 0 <= schedule.lower_bound <= schedule.cost * (1 + 1e-9):  # sums of floats
+            raise InvalidSchedule(f"{path}: the lower bound {schedule.lower_bound} is not between 0 and the cost {schedule.cost}")
         return schedule
 
     def plot(self, path: str | os.PathLike[str]) -> None:

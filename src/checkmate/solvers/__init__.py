@@ -93,4 +93,4 @@ def _infeasible(search: Search) -> InfeasibleBudget:
 
     graph = search.graph
     proven = max(graph.min_working_set, search.budget + 1 if search.proven_infeasible else 0)
-    return InfeasibleBudget(search.budget, proven, smallest_budget_found(graph, at_least=search.budget, seed=search.seed))
+    return InfeasibleBudget(search.budget, proven, smallest_budget_found(graph, at_least=search.budget))

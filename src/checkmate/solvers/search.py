@@ -11,9 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..graph import Graph
-
-#: Relative tolerance on costs, for comparing sums of floats.
-COST_TOLERANCE = 1e-9
+from ..schedule import OPTIMAL_GAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +86,12 @@ class Search:
 
     def current_gap(self) -> float:
         """(best cost - bound) / bound; infinite before the first schedule."""
-        excess = self.best_cost - self.lower_bound
-        if excess <= COST_TOLERANCE * max(1.0, self.lower_bound):
-            return 0.0
-        return excess / self.lower_bound if self.lower_bound else math.inf
+        excess = max(0.0, self.best_cost - self.lower_bound)
+        return excess / self.lower_bound if self.lower_bound else (math.inf if excess else 0.0)
 
     def closed(self) -> bool:
         """The gap asked for is reached."""
-        return self.current_gap() <= self.gap
+        return self.current_gap() <= max(self.gap, OPTIMAL_GAP)
 
     def done(self) -> bool:
         """Time to stop: gap reached, proven infeasible, out of time, or Ctrl-C."""

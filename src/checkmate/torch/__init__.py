@@ -1,0 +1,16 @@
+"""PyTorch front end: train a model under a memory budget.
+
+    model = checkmate.torch.compile(model, budget="4GiB")
+    model = torch.compile(model, backend="checkmate", options={"budget": "4GiB"})       # the same, by name
+"""
+
+from __future__ import annotations
+
+from .api import capture, compile, plans
+from .backend import checkmate
+from .measure import Measurement, measure
+from .options import Options
+from .planning import Plan
+from .watch import BudgetWarning
+
+__all__ = ["BudgetWarning", "Measurement", "Options", "Plan", "capture", "checkmate", "compile", "measure", "plans"]

@@ -1,0 +1,275 @@
+"""The command line: `checkmate info`, `checkmate solve`, `checkmate demo`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn
+
+from . import __version__
+from .errors import BudgetError, CheckmateError, GraphError, InfeasibleBudget, UnknownMethod
+from .graph import Graph
+from .schedule import Schedule
+from .solvers import Progress, methods, solve
+from .units import format_bytes
+
+DONE, FAILED, USAGE = 0, 1, 2
+
+_EXIT_CODES = """\
+exit codes:
+  0  done
+  1  no schedule was found under a budget that is not proven impossible, or the work failed
+  2  bad usage or bad input; also a budget that is proven to be below what any schedule needs
+"""
+_GRAPH_HELP = "JSON file of a graph: ops and values, or nodes and edges"
+_BUDGET_HELP = (
+    "bytes that the step may have live at its peak, fixed memory included: "
+    '2000000000, "2GiB", "500MB", or "50%%" of the no-recompute peak'
+)
+
+
+class _BadUsage(CheckmateError):
+    """The command line itself, or something it needs, is not right: exit code 2."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Bad usage in one line, without the usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _BadUsage(f"{message} (try `{self.prog} --help`)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0 done, 1 infeasible or failed, 2 bad usage or bad input."""
+    try:
+        options = _parser().parse_args(arguments)
+        code: int = options.run(options)
+        sys.stdout.flush()
+    except InfeasibleBudget as error:
+        return _fail(error, USAGE if error.budget < error.proven_minimum else FAILED)
+    except (_BadUsage, BudgetError, GraphError, UnknownMethod) as error:
+        return _fail(error, USAGE)
+    except CheckmateError as error:
+        return _fail(error, FAILED)
+    except BrokenPipeError:
+        # The reader has left, as in `checkmate info g.json | head -1`. Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
+        return _fail(f"{error.filename or 'the system'}: {error.strerror or error}", FAILED)
+    except KeyboardInterrupt:
+        return _fail("interrupted before there was a result", FAILED)
+    return code
+
+
+def _fail(error: object, code: int) -> int:
+    print("checkmate: error:", " ".join(str(error).split()), file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    text = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(
+        prog="checkmate",
+        description="Train networks that do not fit their device: least recomputation under a memory budget.",
+        epilog=_EXIT_CODES,
+        formatter_class=text,
+    )
+    parser.add_argument("--version", action="version", version=f"checkmate {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    info = commands.add_parser("info", help="what a graph costs and needs", epilog=_EXIT_CODES, formatter_class=text)
+    info.add_argument("graph", metavar="GRAPH", help=_GRAPH_HELP)
+    info.add_argument("--json", action="store_true", help="print JSON")
+    info.set_defaults(run=_info)
+
+    plan = commands.add_parser("solve", help="find a schedule under a budget", epilog=_EXIT_CODES, formatter_class=text)
+    plan.add_argument("graph", metavar="GRAPH", help=_GRAPH_HELP)
+    plan.add_argument("--budget", required=True, help=_BUDGET_HELP)
+    plan.add_argument("--method", default="auto", help=f"one of {', '.join(methods())} (default: auto)")
+    plan.add_argument("--order", default="given", help="given: first computations in the graph's order (default: given)")
+    plan.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="seconds; then the best so far (default: 60)")
+    plan.add_argument("--gap", type=float, default=0.001, help="stop once proven this near to the optimum (default: 0.001)")
+    plan.add_argument("--seed", type=int, default=0, help="same input, same seed, same schedule (default: 0)")
+    plan.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the schedule to this JSON file")
+    plan.add_argument("--plot", type=Path, metavar="FILE", help="draw the schedule to this image file (.png, .pdf, .svg)")
+    plan.add_argument("--json", action="store_true", help="print the result as JSON")
+    plan.add_argument("--quiet", action="store_true", help="no progress, no text; errors only (and JSON, if asked for)")
+    plan.set_defaults(run=_solve)
+
+    demo = commands.add_parser(
+        "demo",
+        help="train three PyTorch models under several budgets and compare with plain training",
+        epilog=_EXIT_CODES,
+        formatter_class=text,
+    )
+    demo.add_argument(
+        "-o", "--output", type=Path, default=Path("demo-output"), metavar="DIR", help="folder for pictures (default: demo-output)"
+    )
+    demo.add_argument("--json", action="store_true", help="print the rows as JSON")
+    demo.add_argument("--quiet", action="store_true", help="no progress")
+    demo.set_defaults(run=_demo)
+    return parser
+
+
+# --- the commands ---
+
+
+def _info(options: argparse.Namespace) -> int:
+    graph = Graph.load(options.graph)
+    figures: dict[str, Any] = {
+        "name": graph.name,
+        "ops": graph.num_ops,
+        "values": graph.num_values,
+        "kept_values": sum(value.keep for value in graph.values),
+        "not_recomputable_ops": sum(not op.recomputable for op in graph.ops),
+        "ideal_cost": graph.ideal_cost,
+        "fixed_memory": graph.fixed_memory,
+        "no_recompute_peak": graph.no_recompute_peak,
+        "min_working_set": graph.min_working_set,
+    }
+    if options.json:
+        _print_json(figures)
+        return DONE
+    print(f"{graph.name}: {graph.num_ops} ops, {graph.num_values} values ({figures['kept_values']} kept to the end)")
+    if figures["not_recomputable_ops"]:
+        print(f"  {figures['not_recomputable_ops']} ops must not be recomputed")
+    print(f"  cost of computing every op once  {graph.ideal_cost:.6g}")
+    for label, size in (
+        ("fixed memory", graph.fixed_memory),
+        ("peak without recomputation", graph.no_recompute_peak),
+        ("least any schedule needs", graph.min_working_set),
+    ):
+        print(f"  {label:<32} {_bytes(size)}")
+    return DONE
+
+
+def _solve(options: argparse.Namespace) -> int:
+    for path in (options.output, options.plot):
+        # Better to refuse now than to lose the answer of a long search.
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise _BadUsage(f"cannot write {path}: {'it is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
+    if options.plot is not None:
+        from .report.plots import check_can_plot
+
+        try:
+            check_can_plot(options.plot)
+        except CheckmateError as error:
+            raise _BadUsage(str(error)) from None
+    graph = Graph.load(options.graph)
+    with _Live(graph, enabled=not options.quiet and sys.stderr.isatty()) as live:
+        schedule = solve(
+            graph,
+            options.budget,
+            method=options.method,
+            order=options.order,
+            time_limit=options.time_limit,
+            gap=options.gap,
+            seed=options.seed,
+            progress=live,
+        )
+    if options.output is not None:
+        schedule.save(options.output)
+    if options.plot is not None:
+        schedule.plot(options.plot)
+    if options.json:
+        _print_json(schedule.summary())
+    elif not options.quiet:
+        _print_schedule(schedule)
+        for path in (options.output, options.plot):
+            if path is not None:
+                print(f"  wrote {path}")
+    return DONE
+
+
+def _demo(options: argparse.Namespace) -> int:
+    for module, extra in (("torch", "torch"), ("matplotlib", "plot")):
+        if find_spec(module) is None:
+            raise _BadUsage(f"the demo needs {module}: run  pip install 'checkmate[{extra}]'")
+    from .demo import format_rows, run_demo
+
+    def say(line: str) -> None:
+        if not options.quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    rows = run_demo(options.output, progress=say)
+    if options.json:
+        _print_json(rows)
+    else:
+        print(format_rows(rows))
+    return DONE
+
+
+# --- output ---
+
+
+class _Live:
+    """One line on the terminal that shows where a search stands; usable as `progress` of `solve`."""
+
+    def __init__(self, graph: Graph, enabled: bool):
+        self.ideal = graph.ideal_cost
+        self.enabled = enabled
+
+    def __enter__(self) -> _Live:
+        self._show("searching")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._show("")
+
+    def __call__(self, report: Progress) -> None:
+        ideal = self.ideal or 1.0
+        cost = "no schedule yet" if report.cost is None else f"overhead {report.cost / ideal:.4f}"
+        gap = "" if report.gap is None else f"  gap {_percent(report.gap)}"
+        self._show(f"{report.seconds:6.1f} s  {cost}  bound {report.lower_bound / ideal:.4f}{gap}  {report.note}")
+
+    def _show(self, text: str) -> None:
+        if self.enabled:
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"\r\x1b[K{text[:width]}")  # to the line's start, and clear it
+            sys.stderr.flush()
+
+
+def _print_schedule(schedule: Schedule) -> None:
+    graph = schedule.graph
+    print(f"{graph.name}: {graph.num_ops} ops, {schedule.num_recomputations} recomputations, {schedule.status}")
+    print(f"  budget    {_bytes(schedule.budget or 0)}")
+    print(f"  peak      {_bytes(schedule.peak)}; {format_bytes(graph.no_recompute_peak)} without recomputation")
+    print(f"  overhead  {schedule.overhead:.6f} (cost {schedule.cost:.6g}, {graph.ideal_cost:.6g} without recomputation)")
+    scope = " for the given order" if schedule.order == "given" else " for every order"
+    print(f"  bound     no schedule costs less than {schedule.lower_bound:.6g}{scope}: gap {_percent(schedule.gap)}")
+    print(f"  found by  {schedule.method} in {schedule.solve_seconds:.2f} s")
+
+
+def _bytes(size: int) -> str:
+    return format_bytes(size) if size < 1024 else f"{format_bytes(size)} ({size} bytes)"
+
+
+def _percent(gap: float) -> str:
+    return "0%" if gap == 0 else f"{100 * gap:.2g}%" if math.isfinite(gap) else "unknown"
+
+
+def _print_json(data: Any) -> None:
+    print(json.dumps(_plain(data), indent=2))
+
+
+def _plain(data: Any) -> Any:
+    """The same data with null for numbers that JSON has no word for (an infinite gap)."""
+    if isinstance(data, dict):
+        return {str(key): _plain(entry) for key, entry in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_plain(entry) for entry in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return data
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,7 @@
+"""What a person looks at: pictures of schedules and of memory over a step."""
+
+from __future__ import annotations
+
+from .plots import plot_schedule, plot_timelines
+
+__all__ = ["plot_schedule", "plot_timelines"]

@@ -1,0 +1,154 @@
+"""The default method: snapshot relaxation, decoding and repair, until the schedule is proven near-optimal.
+
+Every round solves the relaxation for the current snapshots, which raises the bound; reads a schedule off it; repairs that
+schedule by greedy eviction where it breaks the budget; and limits memory at the stages (or recomputations) that broke it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .decode import Evaluation, decode, evaluate, retained_by
+from .greedy import SETTINGS, Greedy
+from .problem import Bools, Problem
+from .search import Search
+from .snapshot import Relaxed, SnapshotRelaxation
+
+#: Graphs up to this many ops get the program that also models what recomputing backward ops needs.
+_BACKWARD_INPUTS_UP_TO = 500
+#: Seconds for one relaxation; doubled when it was not enough to find anything.
+_ROUND_SECONDS = 6.0
+#: Fractions of the violation by which the budget is lowered to read feasible schedules off the relaxation.
+_MARGINS = (0.35, 0.7, 1.0, 1.3)
+
+
+def auto(search: Search) -> None:
+    """Proven near-optimal schedules; see the module's description."""
+    _Auto(search).run()
+
+
+class _Auto:
+    def __init__(self, search: Search):
+        self.search = search
+        self.graph = search.graph
+        self.problem = Problem(search.graph)
+        self.relaxation = SnapshotRelaxation(self.problem, self.graph.num_ops <= _BACKWARD_INPUTS_UP_TO)
+        self.greedy = Greedy(self.problem)
+        self.snapshots: set[int] = set()
+        self.transients: set[tuple[int, int]] = set()
+
+    def run(self) -> None:
+        self._consider(evaluate(self.graph, range(self.graph.num_ops)), "no recomputation")
+        if self.search.done():
+            return
+        self.snapshots = {int(np.argmax(self.problem.profile))}
+        seconds, additions, first = _ROUND_SECONDS, 4, True
+        while not self.search.done():
+            before = self.search.lower_bound
+            stages = sorted(self.snapshots)
+            relaxed = self._relax(self.search.budget, stages, seconds, self.transients)
+            if np.isinf(relaxed.bound):
+                self.search.proven_infeasible = True
+                return
+            self.search.raise_bound(relaxed.bound, f"bound from {len(stages)} snapshots")
+            violating = self._decode(stages, relaxed)
+            if first and not self.search.done():
+                self._greedy()
+                first = False
+            if self.search.done():
+                return
+            if violating:
+                self._lower_budget(stages, max(found.peak for found in violating))
+            if self.search.lower_bound - before < 0.5 * self.search.gap * before:
+                additions = min(2 * additions, 32)
+            if not self._refine(violating, additions):
+                if relaxed.exact and relaxed.retained is not None:
+                    return  # the relaxation is as fine as it gets
+                seconds *= 2
+
+    def _consider(self, found: Evaluation, note: str) -> bool:
+        if found.peak > self.search.budget:
+            return False
+        self.search.offer(found.sequence, found.cost, note)
+        return True
+
+    def _greedy(self) -> None:
+        for setting in SETTINGS:
+            found = self.greedy.run(self.search.budget, setting)
+            if found is not None:
+                self._consider(found, "greedy eviction")
+            if self.search.done():
+                return
+
+    def _relax(self, budget: int, stages: list[int], seconds: float, transients: set[tuple[int, int]]) -> Relaxed:
+        search = self.search
+        start = None
+        if search.best is not None:
+            start = retained_by(self.graph, search.best, stages)
+        return self.relaxation.solve(
+            budget - self.graph.fixed_memory,
+            stages,
+            min(seconds, search.time_left()),
+            gap=min(0.05 * search.gap, 1e-4),
+            seed=search.seed,
+            stop=lambda bound: search.interrupted,
+            start=start,
+            transients=transients,
+        )
+
+    def _decode(self, stages: list[int], relaxed: Relaxed) -> list[Evaluation]:
+        """Schedules read off a relaxation; those that break the budget are returned, and repaired."""
+        if relaxed.retained is None:
+            return []
+        found = [evaluate(self.graph, decode(self.graph, stages, relaxed.retained, eager)) for eager in (False, True)]
+        violating = [one for one in found if not self._consider(one, "schedule from the relaxation")]
+        if violating:
+            self._repair(stages, relaxed.retained)
+        return violating
+
+    def _repair(self, stages: list[int], retained: list[Bools]) -> None:
+        for setting in SETTINGS[:3]:
+            if self.search.done():
+                return
+            found = self.greedy.run(self.search.budget, setting, stages, retained)
+            if found is not None:
+                self._consider(found, "repaired schedule")
+
+    def _lower_budget(self, stages: list[int], peak: int) -> None:
+        """Relaxations at lower budgets often decode to schedules that fit: cheap upper bounds."""
+        search = self.search
+        excess = (peak - self.graph.fixed_memory) / (search.budget - self.graph.fixed_memory)
+        for margin in _MARGINS:
+            lower = self.graph.fixed_memory + int((search.budget - self.graph.fixed_memory) / min(excess, 2.0) ** margin)
+            if lower < self.graph.min_working_set or search.done():
+                return
+            relaxed = self._relax(lower, stages, min(1.0, search.time_left() / 4), self.transients)
+            if relaxed.retained is None or relaxed.cost >= search.best_cost:
+                return
+            found = [evaluate(self.graph, decode(self.graph, stages, relaxed.retained, eager)) for eager in (False, True)]
+            if any([self._consider(one, "schedule from a lower budget") for one in found]):
+                return
+            self._repair(stages, relaxed.retained)
+
+    def _refine(self, violating: list[Evaluation], additions: int) -> bool:
+        """Limit memory where decoded schedules broke the budget: at stages, or at recomputations inside stages."""
+        candidates: dict[int, float] = {}
+        within: set[tuple[int, int]] = set()
+        for found in violating:
+            over = np.flatnonzero(found.stage_peaks > self.search.budget)
+            for region in np.split(over, np.flatnonzero(np.diff(over) > 1) + 1):
+                worst = int(region[np.argmax(found.own_peaks[region])])
+                if found.own_peaks[worst] > self.search.budget and worst not in self.snapshots:
+                    candidates[worst] = max(candidates.get(worst, 0.0), float(found.own_peaks[worst]))
+                    continue
+                worst = int(region[np.argmax(found.stage_peaks[region])])
+                fresh = next((stage for stage in (worst, worst - 1) if stage > 0 and stage not in self.snapshots), None)
+                if fresh is not None:
+                    candidates[fresh] = max(candidates.get(fresh, 0.0), float(found.stage_peaks[worst]))
+                within |= {(int(t), int(found.peak_ops[t])) for t in over if found.peak_ops[t] != t and int(t) in self.snapshots}
+        chosen = sorted(candidates, key=lambda stage: -candidates[stage])[:additions]
+        self.snapshots.update(chosen)
+        within -= self.transients
+        if not chosen:
+            self.transients |= within
+        return bool(chosen or within)

@@ -1,0 +1,258 @@
+"""Offline greedy eviction: run the ops in order, and when memory is short evict what is cheap to have again, and not soon.
+
+The eviction score is that of DTR (Kirisame et al., ICLR 2021) with the future known. What is missing for an op is
+recomputed as a list in graph order, with only the inputs of the running op locked: this stays feasible essentially down to the
+minimum working set, where a depth-first recursion fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from .decode import Evaluation, evaluate
+from .problem import Bools, Floats, Ints, Problem
+from .search import Search
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Exponents of the eviction score: size^size * distance to next use^distance / recomputation cost^cost."""
+
+    cost: float
+    distance: float
+    size: float
+
+
+#: Settings that between them are near the best one on every graph tried.
+SETTINGS = (
+    Weights(1, 1, 1),
+    Weights(1, 0.5, 0),
+    Weights(1, 0, 1),
+    Weights(0.5, 1, 1),
+    Weights(2, 1, 1),
+    Weights(1, 2, 1),
+    Weights(1.5, 1, 0.5),
+    Weights(0.3, 0, 0.25),
+)
+
+
+def greedy(search: Search) -> None:
+    """The best of a handful of settings; no bound beyond the cost of computing everything once."""
+    planner = Greedy(Problem(search.graph))
+    for setting in SETTINGS:
+        found = planner.run(search.budget, setting)
+        if found is not None and found.peak <= search.budget:
+            search.offer(found.sequence, found.cost, "greedy")
+        if search.done():
+            return
+
+
+class Greedy:
+    """Greedy eviction on one graph."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self._useful_until = problem.useful_until(problem.recomputable & ~problem.backward)
+        unit = problem.size.max(initial=1.0)
+        ideal = problem.graph.ideal_cost or 1.0
+        self._size_unit, self._cost_unit = max(unit, 1.0), ideal / max(1, problem.graph.num_ops)
+
+    def run(
+        self,
+        budget: int,
+        setting: Weights,
+        snapshots: Sequence[int] = (),
+        retained: Sequence[Bools] = (),
+        longest: int = 30,
+    ) -> Evaluation | None:
+        """One pass.
+
+        Args:
+            budget: bytes, fixed memory included.
+            snapshots, retained: a plan to repair: right after op snapshots[k] first ran, values not in retained[k] are
+                dropped, and values in it are evicted before only if nothing else is left.
+            longest: give up on sequences longer than this many times the number of ops.
+
+        Returns:
+            The sequence found, simulated; None if the pass got stuck.
+        """
+        problem = self.problem
+        snapshot_at = np.full(problem.graph.num_ops, -1)
+        snapshot_at[list(snapshots)] = range(len(snapshots))
+        length, sequence = _run(
+            float(budget - problem.graph.fixed_memory),
+            *problem.inputs,
+            *problem.outputs,
+            *problem.users,
+            problem.producer,
+            problem.cost / self._cost_unit,
+            problem.size,
+            problem.size / self._size_unit,
+            problem.workspace,
+            problem.recomputable,
+            problem.backward,
+            self._useful_until,
+            setting.cost,
+            setting.distance,
+            setting.size,
+            snapshot_at,
+            np.array(retained, np.bool_).reshape(len(snapshots), problem.graph.num_values),
+            longest * problem.graph.num_ops + 100,
+        )
+        return evaluate(problem.graph, sequence[:length].tolist()) if length > 0 else None
+
+
+@njit(cache=True)
+def _run(
+    budget: float,
+    in_pointers: Ints,
+    in_values: Ints,
+    out_pointers: Ints,
+    out_values: Ints,
+    user_pointers: Ints,
+    user_ops: Ints,
+    producer: Ints,
+    cost: Floats,
+    size: Floats,
+    relative_size: Floats,
+    workspace: Floats,
+    recomputable: np.ndarray,
+    backward: np.ndarray,
+    useful_until: Ints,
+    cost_power: float,
+    distance_power: float,
+    size_power: float,
+    snapshot_at: Ints,
+    retained: np.ndarray,
+    longest: int,
+) -> tuple[int, Ints]:
+    n, m = len(cost), len(size)
+    resident = np.zeros(m, np.bool_)
+    sequence = np.zeros(longest, np.int64)
+    length, live = 0, 0.0
+    plan = np.zeros(n + 1, np.int64)
+    stack = np.zeros(n + 1, np.int64)
+    in_plan = np.full(n, -1)  # stamp of the plan that an op is in, while it has not run in it
+    visited = np.full(n, -1)
+    locked = np.full(m, -1)
+    stamp, visit, limit = 0, 0, 40 * n + 1000
+    group = 0  # snapshots passed
+    for stage in range(n):
+        steps = 0
+        finished = False
+        while not finished:
+            # Plan: everything missing for this stage, in graph order.
+            stamp += 1
+            count, top = 0, 1
+            stack[0] = stage
+            in_plan[stage] = stamp
+            while top > 0:
+                top -= 1
+                op = stack[top]
+                plan[count] = op
+                count += 1
+                for x in range(in_pointers[op], in_pointers[op + 1]):
+                    value = in_values[x]
+                    if not resident[value] and in_plan[producer[value]] != stamp:
+                        in_plan[producer[value]] = stamp
+                        stack[top] = producer[value]
+                        top += 1
+            todo = np.sort(plan[:count])
+            replan = False
+            for op in todo:
+                steps += 1
+                if steps > limit or length >= longest:
+                    return -1, sequence
+                need = workspace[op]
+                for x in range(out_pointers[op], out_pointers[op + 1]):
+                    need += size[out_values[x]]
+                for x in range(in_pointers[op], in_pointers[op + 1]):
+                    locked[in_values[x]] = length
+                while live + need > budget:
+                    best, chosen = -1.0, -1
+                    for value in range(m):
+                        origin = producer[value]
+                        if not resident[value] or locked[value] == length or not recomputable[origin] or size[value] == 0:
+                            continue
+                        later = user_ops[user_pointers[value] : user_pointers[value + 1]]
+                        planned = -1
+                        for user in later:
+                            if user > stage:
+                                break
+                            if user != op and in_plan[user] == stamp:
+                                planned = user
+                                break
+                        position = np.searchsorted(later, stage + 1)
+                        next_use = later[position] if position < len(later) else n
+                        if planned < 0 and next_use == n and useful_until[value] <= stage:
+                            best, chosen = 1e300, value
+                            break
+                        visit += 1
+                        total, top = cost[origin], 1
+                        stack[0] = origin
+                        visited[origin] = visit
+                        while top > 0:
+                            top -= 1
+                            above = stack[top]
+                            for x in range(in_pointers[above], in_pointers[above + 1]):
+                                i = in_values[x]
+                                if not resident[i] and visited[producer[i]] != visit:
+                                    visited[producer[i]] = visit
+                                    total += cost[producer[i]]
+                                    stack[top] = producer[i]
+                                    top += 1
+                        score = relative_size[value] ** size_power / (total + 1e-9) ** cost_power
+                        score *= (next_use - stage + 1.0) ** distance_power
+                        if planned >= 0:  # needed again within this stage: only if nothing else is left
+                            score *= 1e-6 * (1.0 + planned - op)
+                        if backward[origin]:  # recomputing gradients drags the whole backward pass along
+                            score *= 1e-12
+                        if group < len(retained) and retained[group, value]:
+                            score *= 1e-3
+                        if score > best:
+                            best, chosen = score, value
+                    if chosen < 0:
+                        return -1, sequence
+                    resident[chosen] = False
+                    live -= size[chosen]
+                    for x in range(user_pointers[chosen], user_pointers[chosen + 1]):
+                        user = user_ops[x]
+                        if user != op and user <= stage and in_plan[user] == stamp:
+                            replan = True
+                sequence[length] = op
+                length += 1
+                in_plan[op] = -1
+                for x in range(out_pointers[op], out_pointers[op + 1]):
+                    if not resident[out_values[x]]:
+                        resident[out_values[x]] = True
+                        live += size[out_values[x]]
+                # Free what nothing can use any more: the op's inputs and outputs are all that can have become useless.
+                for side in range(2):
+                    pointers, values = (in_pointers, in_values) if side == 0 else (out_pointers, out_values)
+                    for x in range(pointers[op], pointers[op + 1]):
+                        value = values[x]
+                        if resident[value] and useful_until[value] <= stage:
+                            wanted = False
+                            for y in range(user_pointers[value], user_pointers[value + 1]):
+                                user = user_ops[y]
+                                if user > stage or in_plan[user] == stamp:
+                                    wanted = True
+                                    break
+                            if not wanted:
+                                resident[value] = False
+                                live -= size[value]
+                if op == stage:
+                    finished = True
+                    if snapshot_at[stage] >= 0:
+                        for value in range(m):
+                            if resident[value] and not retained[group, value] and recomputable[producer[value]]:
+                                resident[value] = False
+                                live -= size[value]
+                        group += 1
+                elif replan:
+                    break
+    return length, sequence

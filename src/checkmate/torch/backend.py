@@ -1,0 +1,217 @@
+"""The backend for `torch.compile`: plans every graph at its first call and runs it under the plan.
+
+Work is put off until the first call with real inputs. So each set of input shapes gets a plan of its own even where
+PyTorch would hand over one graph with symbolic sizes, and errors (a budget that cannot be met) reach the caller as they
+are, not wrapped by the compiler.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..schedule import Compute
+from .capture import Captured, Cost, capture_joint
+from .coverage import check_inputs
+from .emit import emit
+from .internals import Boxed, boxed, mark_boxed, preserved_random_state, trace_and_compile
+from .options import Options
+from .planning import Plan, make_plan
+from .profile import profile_nodes
+from .watch import METER, report_excess, resident_bytes
+
+
+#: How `plans` finds the graphs of a model compiled by `torch.compile`.
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+class Session:
+    """What one call of `compile` made.
+
+    Attributes:
+        options: of all its graphs.
+        plans: in the order in which they were made; a plan that replaces another takes its place.
+        executions: how often any of its graphs ran, training or not.
+    """
+
+    def __init__(self, options: Mapping[str, Any]):
+        self.given = dict(options)
+        self.plans: list[Plan] = []
+        self.executions = 0
+        self.warned: set[str] = set()
+        self.parameters: dict[int, weakref.ref[torch.Tensor]] = {}
+        _sessions.add(self)
+
+    @property
+    def options(self) -> Options:
+        """Read when the first graph runs, so that a mistake is reported to the caller as it is."""
+        return Options.read(self.given)
+
+
+#: Plans whose forward pass has run and whose backward pass has not: (plan, bytes it holds meanwhile).
+_pending: dict[int, tuple[Plan, int]] = {}
+
+
+def checkmate(module: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **rest: Any) -> Any:
+    """Entry point for `torch.compile(model, backend="checkmate", options={"budget": "4GiB"})`; see `Options`."""
+    return backend(Session({**(options or {}), **rest}), module, example_inputs)
+
+
+def backend(session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+    """Compile one graph of a session."""
+    return torch.compiler.disable(_Graph(session, module, example_inputs).call)  # type: ignore[no-untyped-call]  # untyped in torch
+
+
+@dataclass(frozen=True)
+class _NoCost:
+    seconds: float = 0.0
+    workspace: int = 0
+
+
+def _bytes_across(captured: Captured, plan: Plan) -> int:
+    """Bytes of values that are live between the forward and the backward pass."""
+    live = 0
+    for step, memory in zip(plan.schedule.steps, plan.schedule.trace.memory, strict=True):
+        if isinstance(step, Compute) and step.op == captured.between:
+            live = memory
+    return live - captured.graph.fixed_memory
+
+
+class _Graph:
+    """A graph from the compiler, specialised to the shapes it is called with."""
+
+    def __init__(self, session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]):
+        self.session = session
+        self.module = module
+        self.symbolic = any(
+            isinstance(x, (torch.SymInt, torch.SymFloat)) or (isinstance(x, torch.Tensor) and _has_symbols(x)) for x in example_inputs
+        )
+        self.steps: dict[Any, _Step] = {}
+
+    def call(self, *inputs: Any) -> Any:
+        key = _shapes(inputs) if self.symbolic else None
+        step = self.steps.get(key)
+        if step is None:
+            step = self.steps[key] = _Step(self.session, self.module)
+        return step.call(inputs)
+
+
+def _has_symbols(tensor: torch.Tensor) -> bool:
+    sizes: list[Any] = [*tensor.shape, *tensor.stride()]
+    return any(isinstance(n, torch.SymInt) for n in sizes)
+
+
+def _shapes(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple((tuple(x.shape), x.stride()) if isinstance(x, torch.Tensor) else x for x in inputs)
+
+
+class _Step:
+    """One graph at one set of shapes: its plan, and the functions that run it."""
+
+    def __init__(self, session: Session, module: fx.GraphModule):
+        self.session = session
+        self.module = module
+        self.function: Any = None
+        self.plan: Plan | None = None
+        self.margin = 0
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        if self.function is None:
+            check_inputs(inputs, self.session.warned)
+            self.function = self._compile(inputs)
+        self.session.executions += 1
+        return self.function(*inputs)
+
+    def _compile(self, inputs: Sequence[Any]) -> Any:
+        for tensor in inputs:
+            if isinstance(tensor, torch.nn.Parameter):
+                self.session.parameters[id(tensor)] = weakref.ref(tensor)
+        sizes = [int(x) if isinstance(x, torch.SymInt) else x for x in inputs]
+        devices = list({x.device for x in inputs if isinstance(x, torch.Tensor)})
+        with preserved_random_state(devices):
+            return trace_and_compile(self.module, sizes, self._partition, self._forward, self._backward, self._inference)
+
+    # --- called back by AOT autograd ---
+
+    def _partition(
+        self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **unused: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        captured = capture_joint(joint, num_fwd_outputs, self._profile)
+        plan = self._make_plan(captured)
+        forward, backward = emit(captured, plan.schedule.steps)
+        assert backward is not None
+        self._crossing = _bytes_across(captured, plan)
+        return forward, backward
+
+    def _profile(self, nodes: Sequence[fx.Node]) -> Mapping[fx.Node, Cost]:
+        return profile_nodes(nodes, cost_model=self.session.options.cost_model)
+
+    def _make_plan(self, captured: Captured) -> Plan:
+        outside = sum(held for plan, held in _pending.values())
+        plan = make_plan(
+            captured.graph, self.session.options, captured.device, captured.resident, margin=self.margin, outside=outside
+        )
+        if self.plan in self.session.plans:
+            self.session.plans[self.session.plans.index(self.plan)] = plan
+        else:
+            self.session.plans.append(plan)
+        self.plan = plan
+        return plan
+
+    def _forward(self, module: fx.GraphModule) -> Boxed:
+        run, plan = boxed(module), self.plan
+        assert plan is not None
+        crossing = self._crossing
+
+        def forward(arguments: list[Any]) -> Any:
+            METER.join(arguments)
+            METER.begin(plan, arguments)
+            plan.executions += 1
+            results = run(arguments)
+            _pending[id(plan)] = (plan, crossing)
+            return results
+
+        return mark_boxed(forward)
+
+    def _backward(self, module: fx.GraphModule) -> Boxed:
+        run, plan = boxed(module), self.plan
+        assert plan is not None
+
+        def backward(arguments: list[Any]) -> Any:
+            results = run(arguments)
+            _pending.pop(id(plan), None)
+            peak = METER.end(plan)
+            if peak is not None and peak > plan.budget:
+                report_excess(plan, peak)
+                self.margin += peak - plan.budget
+                self.function = None
+            return results
+
+        return mark_boxed(backward)
+
+    def _inference(self, module: fx.GraphModule) -> Boxed:
+        """Without a backward pass values die after their last use; a schedule is needed only where that is not enough."""
+        options = self.session.options
+        (output,) = module.graph.find_nodes(op="output")
+        count = len(output.args[0])
+        quick = capture_joint(module, count, lambda nodes: dict.fromkeys(nodes, _NoCost()))
+        if not options.is_relative:
+            reserved = options.reserved_bytes(quick.device, quick.resident)
+            budget = options.budget_bytes(quick.device, quick.graph.no_recompute_peak) - reserved
+            # Twice the peak without workspace leaves room for any workspace that ops are known to take.
+            if 2 * quick.graph.no_recompute_peak > budget:
+                captured = capture_joint(module, count, self._profile)
+                plan = self._make_plan(captured)
+                module, _ = emit(captured, plan.schedule.steps)
+        return boxed(module)
+
+
+def sessions_of(parameters: Iterable[torch.Tensor]) -> list[Session]:
+    """Sessions with a graph that reads one of these parameters."""
+    wanted = {id(parameter): parameter for parameter in parameters}
+    return [s for s in _sessions if any(wanted.get(key) is ref() is not None for key, ref in s.parameters.items())]

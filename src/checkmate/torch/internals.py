@@ -1,0 +1,114 @@
+"""Everything this front end needs from PyTorch that PyTorch does not document: imported here and nowhere else.
+
+Checked against torch 2.11 to 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+# `aot_module_simplified` is exported by functorch.compile, but its keywords are not documented.
+from functorch.compile import aot_module_simplified
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch.fx.graph import _BoxedCodeGen
+from torch.utils._pytree import tree_leaves
+
+Boxed = Callable[[list[Any]], Any]
+
+
+def trace_and_compile(
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    partition: Callable[..., tuple[fx.GraphModule, fx.GraphModule]],
+    forward: Callable[[fx.GraphModule], Boxed],
+    backward: Callable[[fx.GraphModule], Boxed],
+    inference: Callable[[fx.GraphModule], Boxed],
+) -> Callable[..., Any]:
+    """AOT autograd: trace forward and backward of `module` together, split them, and wrap both for autograd.
+
+    Args:
+        partition: (joint module, joint inputs, num_fwd_outputs=..., **rest) -> (forward module, backward module).
+        forward, backward, inference: turn a graph module into a function of one list of inputs, which it empties.
+
+    Returns:
+        A function of the module's inputs.
+    """
+
+    def adapt(make: Callable[[fx.GraphModule], Boxed]) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
+        return lambda graph_module, example_inputs: make(graph_module)
+
+    # Donated buffers would forbid retain_graph=True, and nothing here makes use of them.
+    with functorch_config.patch(donated_buffer=False):
+        compiled: Callable[..., Any] = aot_module_simplified(
+            module,
+            inputs,
+            fw_compiler=adapt(forward),
+            bw_compiler=adapt(backward),
+            inference_compiler=adapt(inference),
+            partition_fn=partition,
+        )
+    return compiled
+
+
+def boxed(module: fx.GraphModule) -> Boxed:
+    """The module's function with the boxed convention: it takes one list and empties it, so that nothing outlives its use."""
+    module.graph.set_codegen(_BoxedCodeGen())
+    module.recompile()
+    return mark_boxed(module.forward)
+
+
+def mark_boxed(function: Callable[[list[Any]], Any]) -> Boxed:
+    """Tell AOT autograd that `function` takes one list of inputs, which it may empty."""
+
+    def run(arguments: list[Any]) -> Any:
+        return function(arguments)
+
+    run._boxed_call = True  # type: ignore[attr-defined]  # the attribute AOT autograd looks for
+    return run
+
+
+def is_tangent(node: fx.Node) -> bool:
+    """The placeholder of a gradient that autograd hands to the backward pass."""
+    return node.op == "placeholder" and "tangents" in str(node.target)
+
+
+def forward_outputs(module: fx.GraphModule, count: int) -> tuple[list[Any], list[Any], list[fx.Node], list[bool]]:
+    """The outputs of a joint graph.
+
+    Args:
+        count: how many of its outputs are the forward's.
+
+    Returns:
+        The forward's outputs, the gradients, the placeholders that the forward overwrites, and for each forward output
+        whether it is only the new content of such a placeholder.
+    """
+    (output,) = module.graph.find_nodes(op="output")
+    outputs = tree_leaves(output.args, is_leaf=lambda leaf: leaf is None)
+    described = output.meta.get("desc")
+    descriptions = tree_leaves(described) if described is not None else [None] * len(outputs)
+    by_description = {node.meta.get("desc"): node for node in module.graph.find_nodes(op="placeholder")}
+    overwritten, is_update = [], []
+    for description in descriptions[:count]:
+        update = isinstance(description, InputMutationAOTOutput)
+        is_update.append(update)
+        if isinstance(description, InputMutationAOTOutput) and description.mutated_input in by_description:
+            overwritten.append(by_description[description.mutated_input])
+    return outputs[:count], outputs[count:], overwritten, is_update
+
+
+def forget_version_check(node: fx.Node) -> None:
+    """Treat a saved tensor like any other: AOT autograd wants the ones saved without a version check last."""
+    node.meta.pop("saved_tensor_with_no_vc_check", None)
+
+
+@contextmanager
+def preserved_random_state(devices: Sequence[torch.device]) -> Iterator[None]:
+    """Leave the random number generators of the CPU and of these devices as they were."""
+    with torch.random.fork_rng(devices=[d.index or 0 for d in devices if d.type == "cuda"]):
+        yield
