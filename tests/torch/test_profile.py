@@ -24,7 +24,10 @@ aten = torch.ops.aten
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # on a busy machine two threads wait for each other
     yield
+    torch.set_num_threads(threads)
     profile_module._open_cache.cache_clear()
 
 

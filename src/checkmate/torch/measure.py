@@ -159,7 +159,8 @@ def _add_storage(found: dict[int, torch.UntypedStorage], tensor: torch.Tensor, d
 def _allocation_events(session: profile) -> list[tuple[int, int]]:
     """(nanoseconds since the epoch, bytes; negative for a release) of blocks allocated in the session, in time order."""
     profiler = session.profiler
-    assert profiler is not None and profiler.kineto_results is not None
+    assert profiler is not None
+    assert profiler.kineto_results is not None
     kind = torch._C._profiler._EventType.Allocation
     seen: list[tuple[int, int, int]] = []
     stack = list(profiler.kineto_results.experimental_event_tree())
