@@ -56,7 +56,12 @@ class Greedy:
 
     def __init__(self, problem: Problem):
         self.problem = problem
-        self._useful_until = problem.useful_until(problem.recomputable & ~problem.backward)
+        # The greedy pass may recompute backward ops too: what cannot be computed again must wait for all of them.
+        self._useful_until = np.where(
+            problem.recomputable[problem.producer],
+            problem.useful_until(problem.recomputable & ~problem.backward),
+            problem.useful_until(problem.recomputable),
+        )
         unit = problem.size.max(initial=1.0)
         ideal = problem.graph.ideal_cost or 1.0
         self._size_unit, self._cost_unit = max(unit, 1.0), ideal / max(1, problem.graph.num_ops)

@@ -23,7 +23,7 @@ from .internals import Boxed, boxed, mark_boxed, preserved_random_state, trace_a
 from .options import Options
 from .planning import Plan, make_plan
 from .profile import profile_nodes
-from .watch import METER, report_excess, resident_bytes
+from .watch import FirstStep, report_excess
 
 
 #: How `plans` finds the graphs of a model compiled by `torch.compile`.
@@ -74,12 +74,15 @@ class _NoCost:
 
 
 def _bytes_across(captured: Captured, plan: Plan) -> int:
-    """Bytes of values that are live between the forward and the backward pass."""
-    live = 0
+    """Bytes that are live when the backward pass begins."""
+    live, crossed = captured.graph.fixed_memory, False
     for step, memory in zip(plan.schedule.steps, plan.schedule.trace.memory, strict=True):
-        if isinstance(step, Compute) and step.op == captured.between:
-            live = memory
-    return live - captured.graph.fixed_memory
+        if isinstance(step, Compute):
+            if crossed:
+                break
+            crossed = step.op == captured.between
+        live = memory
+    return live
 
 
 class _Graph:
@@ -91,14 +94,39 @@ class _Graph:
         self.symbolic = any(
             isinstance(x, (torch.SymInt, torch.SymFloat)) or (isinstance(x, torch.Tensor) and _has_symbols(x)) for x in example_inputs
         )
+        self.numbers = _numbers(module)
         self.steps: dict[Any, _Step] = {}
 
     def call(self, *inputs: Any) -> Any:
-        key = _shapes(inputs) if self.symbolic else None
+        numbers = tuple(float(inputs[position]) for position in self.numbers)
+        key = (numbers, _shapes(inputs) if self.symbolic else None)
         step = self.steps.get(key)
         if step is None:
-            step = self.steps[key] = _Step(self.session, self.module)
+            module = _with_numbers(self.module, self.numbers, numbers) if numbers else self.module
+            step = self.steps[key] = _Step(self.session, module)
         return step.call(inputs)
+
+
+def _numbers(module: fx.GraphModule) -> list[int]:
+    """Positions of inputs that are Python numbers in disguise: the compiler passes a float that changes as a tensor."""
+    return [position for position, node in enumerate(module.graph.find_nodes(op="placeholder")) if any(map(_is_item, node.users))]
+
+
+def _is_item(node: fx.Node) -> bool:
+    return node.op == "call_method" and node.target == "item"
+
+
+def _with_numbers(module: fx.GraphModule, positions: Sequence[int], numbers: Sequence[float]) -> fx.GraphModule:
+    """The graph with these inputs read as constants."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(module.graph, copies))
+    placeholders = graph.find_nodes(op="placeholder")
+    for position, number in zip(positions, numbers, strict=True):
+        for user in filter(_is_item, list(placeholders[position].users)):
+            user.replace_all_uses_with(number)  # type: ignore[arg-type]  # a constant is a valid argument
+            graph.erase_node(user)
+    return fx.GraphModule(module, graph)
 
 
 def _has_symbols(tensor: torch.Tensor) -> bool:
@@ -119,6 +147,8 @@ class _Step:
         self.function: Any = None
         self.plan: Plan | None = None
         self.margin = 0
+        self.first: FirstStep | None = None
+        self.held = 0
 
     def call(self, inputs: Sequence[Any]) -> Any:
         if self.function is None:
@@ -145,7 +175,9 @@ class _Step:
         plan = self._make_plan(captured)
         forward, backward = emit(captured, plan.schedule.steps)
         assert backward is not None
-        self._crossing = _bytes_across(captured, plan)
+        across = _bytes_across(captured, plan)
+        self.first = FirstStep(plan, captured.resident, across)
+        self.held = across - captured.graph.fixed_memory
         return forward, backward
 
     def _profile(self, nodes: Sequence[fx.Node]) -> Mapping[fx.Node, Cost]:
@@ -164,31 +196,28 @@ class _Step:
         return plan
 
     def _forward(self, module: fx.GraphModule) -> Boxed:
-        run, plan = boxed(module), self.plan
-        assert plan is not None
-        crossing = self._crossing
+        run, plan, first, held = boxed(module), self.plan, self.first, self.held
+        assert plan is not None and first is not None
 
         def forward(arguments: list[Any]) -> Any:
-            METER.join(arguments)
-            METER.begin(plan, arguments)
             plan.executions += 1
-            results = run(arguments)
-            _pending[id(plan)] = (plan, crossing)
+            results = first.forward(run, arguments)
+            _pending[id(plan)] = (plan, held)
             return results
 
         return mark_boxed(forward)
 
     def _backward(self, module: fx.GraphModule) -> Boxed:
-        run, plan = boxed(module), self.plan
-        assert plan is not None
+        run, plan, first = boxed(module), self.plan, self.first
+        assert plan is not None and first is not None
 
         def backward(arguments: list[Any]) -> Any:
-            results = run(arguments)
+            watching = first.watching
+            results = first.backward(run, arguments)
             _pending.pop(id(plan), None)
-            peak = METER.end(plan)
-            if peak is not None and peak > plan.budget:
-                report_excess(plan, peak)
-                self.margin += peak - plan.budget
+            if watching and first.excess():
+                report_excess(plan)
+                self.margin += first.excess()
                 self.function = None
             return results
 

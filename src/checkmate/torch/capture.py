@@ -257,7 +257,8 @@ def capture_joint(
         add(node, "backward")
 
     # What the caller gets is live to the end. An update of an input is copied into it right after the forward pass.
-    kept: set[int] = set()
+    # The gradient of a scalar is the root of the backward pass, which autograd holds to its end.
+    kept = {value_of[node] for node in tangents if node in value_of and tensors_of(node)[0].numel() <= 1}
     returned: set[int] = set()
     for output, update in zip(outputs, is_update, strict=True):
         if isinstance(output, fx.Node) and output in value_of:

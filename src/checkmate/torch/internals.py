@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import fx
 
 # `aot_module_simplified` is exported by functorch.compile, but its keywords are not documented.
 from functorch.compile import aot_module_simplified
-from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd import graph_compile
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._pytree import tree_leaves
@@ -43,8 +44,9 @@ def trace_and_compile(
     def adapt(make: Callable[[fx.GraphModule], Boxed]) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
         return lambda graph_module, example_inputs: make(graph_module)
 
-    # Donated buffers would forbid retain_graph=True, and nothing here makes use of them.
-    with functorch_config.patch(donated_buffer=False):
+    # AOT autograd marks saved tensors that the backward may overwrite, and refuses retain_graph=True if there are any.
+    # Nothing here overwrites them: say that there are none.
+    with patch.object(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: []):
         compiled: Callable[..., Any] = aot_module_simplified(
             module,
             inputs,
