@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from support import graphs, renamed, training_chain, vgg19_like
 
 from checkmate import CheckmateError, Graph, GraphError, Op, Value
+from support import graphs, renamed, training_chain, vgg19_like
 
 
 def diamond(**changes: Any) -> Graph:
@@ -24,7 +24,8 @@ def diamond(**changes: Any) -> Graph:
         Op("d", 4.0, (1, 2), (3,), phase="backward"),
     ]
     values = [Value("x", 10), Value("y", 20), Value("z", 30), Value("out", 1, keep=True)]
-    return Graph(**{"ops": ops, "values": values, "fixed_memory": 100, "name": "diamond"} | changes)
+    arguments: dict[str, Any] = {"ops": ops, "values": values, "fixed_memory": 100, "name": "diamond"}
+    return Graph(**arguments | changes)
 
 
 # --- figures ---
@@ -82,7 +83,7 @@ def test_vgg19_like_is_as_large_as_vgg19() -> None:
 
 
 def test_from_arrays() -> None:
-    graph = Graph.from_arrays([1, 2.5], np.array([8, 16]), [(0, 1), [0, 1]], fixed_memory=4, name="two")
+    graph = Graph.from_arrays([1, 2.5], list(np.array([8, 16])), [(0, 1), [0, 1]], fixed_memory=4, name="two")
     assert graph.ops == (Op("op0", 1.0, (), (0,)), Op("op1", 2.5, (0,), (1,)))
     assert graph.values == (Value("op0", 8), Value("op1", 16))
     assert graph.no_recompute_peak == 28
@@ -132,8 +133,12 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("changes", "message"), BAD_GRAPHS.values(), ids=BAD_GRAPHS.keys())
 def test_bad_graphs_are_refused(changes: dict[str, Any], message: str) -> None:
-    good = {"ops": [Op("a", 1, (), (0,)), Op("b", 1, (), (1,))], "values": [Value("x", 1), Value("y", 1)], "fixed_memory": 0}
-    assert Graph(**good).num_ops == 2  # type: ignore[arg-type]  # a mixed dict of arguments
+    good: dict[str, Any] = {
+        "ops": [Op("a", 1, (), (0,)), Op("b", 1, (), (1,))],
+        "values": [Value("x", 1), Value("y", 1)],
+        "fixed_memory": 0,
+    }
+    assert Graph(**good).num_ops == 2
     with pytest.raises(GraphError, match=message) as caught:
         Graph(**good | changes)
     assert isinstance(caught.value, CheckmateError)

@@ -40,7 +40,8 @@ def parse_bytes(amount: Budget, *, percent_of: SupportsInt | None = None) -> int
         if unit == "%":
             if percent_of is None:
                 raise BudgetError(f"{amount!r} is a percentage, but there is nothing here for it to refer to: {_EXAMPLES}")
-            size = number * int(percent_of) / 100
+            share = number * int(percent_of)
+            size = share // 100 if isinstance(share, int) else share / 100
         elif unit in _UNITS:
             size = number * _UNITS[unit]
         else:
