@@ -173,11 +173,14 @@ def _train(workload: Workload, model: nn.Module) -> _Trained:
                 loss = _step(workload, model, optimizer, number)
             _note(result, measured)
         result.losses.append(loss)
-        tensors = {f"gradient of {name}": p.grad for name, p in model.named_parameters()}
-        tensors |= dict(model.named_buffers())
-        result.arrays.append({name: t.detach().numpy().copy() for name, t in tensors.items() if t is not None})
-    result.arrays.append({name: p.detach().numpy().copy() for name, p in model.named_parameters()})
+        result.arrays.append(_arrays({f"gradient of {name}": p.grad for name, p in model.named_parameters()}))
+        result.arrays.append(_arrays(dict(model.named_buffers())))
+    result.arrays.append(_arrays(dict(model.named_parameters())))
     return result
+
+
+def _arrays(tensors: dict[str, torch.Tensor | None]) -> dict[str, NDArray[Any]]:
+    return {name: tensor.detach().numpy().copy() for name, tensor in tensors.items() if tensor is not None}
 
 
 def _note(result: _Trained, measured: Measurement) -> None:
