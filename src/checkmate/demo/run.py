@@ -123,7 +123,8 @@ def _run_model(workload: Workload, output: Path, progress: Callable[[str], None]
             f"largest difference {row['largest_difference']:g}"
         )
         if number == 0:
-            tight = int(_TIGHT * smallest_budget_found(plan.graph, tolerance=0.02))
+            smallest = smallest_budget_found(plan.graph, tolerance=0.02)
+            tight = min(int(_TIGHT * smallest), (smallest + plain.peak) // 2)
             budgets += [int(tight + share * (plain.peak - tight)) for share in (*_BETWEEN, 0.0)]
         del model
     plot_schedule(plan.schedule, output / f"{name}-schedule.png")
