@@ -81,7 +81,7 @@ def test_models_learn_from_seeded_data(name: str) -> None:
     for _ in range(25):
         optimizer.zero_grad()
         loss = workload.loss(model, first)
-        loss.backward()  # type: ignore[no-untyped-call]  # untyped in torch
+        loss.backward()
         optimizer.step()
         losses.append(loss.item())
     assert min(losses[-5:]) < 0.9 * losses[0]

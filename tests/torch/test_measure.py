@@ -138,7 +138,7 @@ def test_compiled_module_and_second_use() -> None:
     x = torch.zeros(MB // 4, requires_grad=True)
     module(x).sum().backward()
     x.grad = None
-    peaks = []
+    peaks: list[int] = []
     for _ in range(2):
         with measure("cpu") as m:
             module(x).sum().backward()
@@ -151,10 +151,13 @@ def test_compiled_module_and_second_use() -> None:
 
 
 def test_an_error_in_the_block_passes_through_and_the_measurement_is_complete() -> None:
-    with pytest.raises(ZeroDivisionError), measure("cpu") as m:
+    def fail() -> None:
         x = floats(6)
         del x
         raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), measure("cpu") as m:
+        fail()
     assert m.peak - m.base == 6 * MB
     with measure("cpu") as m:  # the profiler was stopped
         pass

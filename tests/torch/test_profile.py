@@ -15,6 +15,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule, Node
 from torch.nn import functional as F
 
+from checkmate.costs import cache_directory
 from checkmate.errors import UnknownMethod
 from checkmate.torch import profile as profile_module
 from checkmate.torch.measure import measure
@@ -38,7 +39,8 @@ Costs = dict[Node, NodeCost]
 
 def joint_nodes(model: nn.Module, *inputs: torch.Tensor, dynamic: bool = False, **options: Any) -> tuple[list[Node], Costs]:
     """The nodes of the joint graph and their costs, profiled where a backend would: inside the compiler."""
-    from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     seen: list[tuple[list[Node], Costs]] = []
 
@@ -197,7 +199,7 @@ def test_measured_once_then_remembered_on_disk(monkeypatch: pytest.MonkeyPatch) 
     profile_module._open_cache.cache_clear()  # as in a new process
     assert profile_nodes(nodes) == first
     assert len(calls) == 2
-    for path in profile_module.cache_directory().glob("costs-*.json"):
+    for path in cache_directory().glob("costs-*.json"):
         path.write_text(path.read_text()[:-20])
     profile_module._open_cache.cache_clear()
     assert set(profile_nodes(nodes)) == set(nodes)
@@ -253,7 +255,7 @@ def test_inside_a_profiler_or_a_measurement_the_result_is_the_same(monkeypatch: 
         ("a", lambda: measure("cpu")),
         ("b", lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])),
     ):
-        monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(profile_module.cache_directory() / name))
+        monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(cache_directory() / name))
         with around() as m:
             inside = [cost.workspace for cost in profile_nodes(nodes).values()]
             kept = torch.empty(5_000_000)

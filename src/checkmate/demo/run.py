@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from .. import __version__
-from ..errors import CheckmateError, UnknownMethod
+from ..errors import CheckmateError, InfeasibleBudget, UnknownMethod
+from ..graph import Graph
 from ..report.plots import check_can_plot, plot_schedule, plot_timelines
-from ..solvers.minimum import smallest_budget_found
+from ..solvers import solve
 from ..torch import compile as compile_under_budget
 from ..torch import measure, plans
 from ..torch.measure import Measurement
@@ -123,7 +124,8 @@ def _run_model(workload: Workload, output: Path, progress: Callable[[str], None]
             f"largest difference {row['largest_difference']:g}"
         )
         if number == 0:
-            smallest = smallest_budget_found(plan.graph, tolerance=0.02)
+            progress(f"{name}: looking for the smallest budget")
+            smallest = _smallest_budget(plan.graph)
             tight = min(int(_TIGHT * smallest), (smallest + plain.peak) // 2)
             budgets += [int(tight + share * (plain.peak - tight)) for share in (*_BETWEEN, 0.0)]
         del model
@@ -136,6 +138,14 @@ def _run_model(workload: Workload, output: Path, progress: Callable[[str], None]
         f"{name}: live tensor bytes in one training step",
     )
     return rows
+
+
+def _smallest_budget(graph: Graph) -> int:
+    """The least budget, in bytes, for which the solver finds a schedule quickly."""
+    try:
+        return solve(graph, graph.min_working_set, method="greedy").peak
+    except InfeasibleBudget as error:
+        return error.smallest_found
 
 
 def _new_model(workload: Workload) -> nn.Module:
