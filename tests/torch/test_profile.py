@@ -39,7 +39,7 @@ Costs = dict[Node, NodeCost]
 
 def joint_nodes(model: nn.Module, *inputs: torch.Tensor, dynamic: bool = False, **options: Any) -> tuple[list[Node], Costs]:
     """The nodes of the joint graph and their costs, profiled where a backend would: inside the compiler."""
-    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._functorch._aot_autograd.utils import make_boxed_func
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     seen: list[tuple[list[Node], Costs]] = []
