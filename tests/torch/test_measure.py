@@ -186,3 +186,19 @@ def test_fake_tensors_own_nothing() -> None:
     meta = torch.empty(MB, device="meta")
     assert set(live_storages()) == before
     assert fake.shape == meta.shape
+
+
+def test_odd_tensors_are_no_obstacle() -> None:
+    """Those alive at entry without a storage of their own: of function transforms, sparse, not initialized."""
+    held: list[torch.Tensor] = [torch.eye(3).to_sparse(), nn.parameter.UninitializedParameter()]
+
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        held.append(x)
+        with measure("cpu") as m:
+            y = x * 2
+        assert m.peak - m.base >= y.numel() * 4
+        return y
+
+    torch.vmap(inside)(torch.randn(3, 4))
+    torch.func.functionalize(inside)(torch.randn(5))
+    assert len(held) == 4

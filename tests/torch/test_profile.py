@@ -129,6 +129,18 @@ def test_random_numbers_and_modes_are_left_as_they_were() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_another_default_device_and_type_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_module, "_modelled", lambda *_: pytest.fail("did not run"))
+    nodes = traced(lambda x: (x > 0.5).to(torch.float64) * x, torch.randn(100))
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            costs = profile_nodes(nodes)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(cost.seconds > 0 for cost in costs.values())
+
+
 def test_workspace_is_what_the_op_takes_beyond_its_output() -> None:
     n = 250_000
 

@@ -150,9 +150,13 @@ def _on_release(released: list[tuple[int, int]], size: int) -> Callable[[Any], N
 def _add_storage(found: dict[int, torch.UntypedStorage], tensor: torch.Tensor, device: torch.device) -> None:
     if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
         return
-    storage = tensor.untyped_storage()
+    try:
+        storage = tensor.untyped_storage()
+        size = storage.nbytes()
+    except (NotImplementedError, RuntimeError, ValueError):  # wrappers of function transforms, uninitialized parameters
+        return
     same_index = device.index is None or storage.device.index == device.index
-    if storage.device.type == device.type and same_index and storage.nbytes():
+    if storage.device.type == device.type and same_index and size:
         found.setdefault(storage._cdata, storage)
 
 

@@ -285,8 +285,9 @@ def _made_up(leaf: Any) -> Any:
 @lru_cache(maxsize=16)
 def _random_block(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Random numbers to fill inputs from: drawing them once is much faster than for every input."""
-    generator = torch.Generator().manual_seed(0)
-    block = torch.rand(1 << 16, generator=generator) * 0.9 + 0.1
+    cpu = torch.device("cpu")  # said, because scripts can set another default
+    generator = torch.Generator(cpu).manual_seed(0)
+    block = torch.rand(1 << 16, generator=generator, dtype=torch.float32, device=cpu) * 0.9 + 0.1
     return (block > 0.55 if dtype == torch.bool else block.to(dtype)).to(device)
 
 
