@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 
+import torch
 from checkmate.torch import measure
+from torch import Tensor, nn
 
 
 class ResidualBlock(nn.Module):
@@ -162,7 +162,9 @@ def identical(first: list[Tensor], second: list[Tensor]) -> bool:
 def step_peak(case: Case, model: nn.Module) -> int:
     """True peak of one step: parameters, buffers and inputs, and what the step adds to them."""
     model.zero_grad()
-    own = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in (*model.parameters(), *model.buffers(), *case.inputs)}
+    own = {
+        t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in (*model.parameters(), *model.buffers(), *case.inputs)
+    }
     with measure("cpu") as measured:
         case.step(model)
     return sum(own.values()) + measured.peak - measured.base
