@@ -145,7 +145,7 @@ def _info(options: argparse.Namespace) -> int:
     for label, size in (
         ("fixed memory", graph.fixed_memory),
         ("peak without recomputation", graph.no_recompute_peak),
-        ("least any schedule needs", graph.min_working_set),
+        ("no schedule peaks below", graph.min_working_set),
     ):
         print(f"  {label:<32} {_bytes(size)}")
     return DONE
@@ -192,7 +192,7 @@ def _solve(options: argparse.Namespace) -> int:
 def _demo(options: argparse.Namespace) -> int:
     for module, extra in (("torch", "torch"), ("matplotlib", "plot")):
         if find_spec(module) is None:
-            raise _BadUsage(f"the demo needs {module}: run  pip install 'checkmate[{extra}]'")
+            raise _BadUsage(f"the demo needs {module}: run pip install 'checkmate[{extra}]'")
     from .demo import format_rows, run_demo
 
     def say(line: str) -> None:

@@ -171,7 +171,7 @@ class Graph:
 
     def scaled(self, batch: float) -> Graph:
         """The graph at `batch` times the batch size: cost, value sizes and workspace scale, fixed memory does not."""
-        if not (isinstance(batch, (int, float)) and math.isfinite(batch) and batch > 0):
+        if isinstance(batch, bool) or not (isinstance(batch, (int, float)) and math.isfinite(batch) and batch > 0):
             raise GraphError(f"batch must be a positive number, not {batch!r}")
         ops = [replace(op, cost=op.cost * batch, workspace=math.ceil(op.workspace * batch)) for op in self.ops]
         values = [replace(value, size=math.ceil(value.size * batch)) for value in self.values]
@@ -236,15 +236,15 @@ class Graph:
                 )
             if data.get("version", VERSION) != VERSION:
                 raise GraphError(f"format version {data['version']!r} is not known: this release reads version {VERSION}")
-            values = [Value(str(v["name"]), v["size"], bool(v.get("keep", False))) for v in data["values"]]
+            values = [Value(str(v["name"]), v["size"], _flag(v.get("keep", False), "keep")) for v in data["values"]]
             ops = [
                 Op(
                     str(op["name"]),
-                    _number(op["cost"], "cost"),
-                    tuple(_index(v) for v in op.get("inputs", ())),
-                    tuple(_index(v) for v in op.get("outputs", ())),
+                    op["cost"],
+                    tuple(op.get("inputs", ())),
+                    tuple(op.get("outputs", ())),
                     op.get("workspace", 0),
-                    bool(op.get("recomputable", True)),
+                    _flag(op.get("recomputable", True), "recomputable"),
                     str(op.get("phase", "forward")),
                 )
                 for op in data["ops"]
@@ -258,7 +258,8 @@ class Graph:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Graph) and self.to_dict() == other.to_dict()
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return hash((self.name, self.fixed_memory, self.num_ops, self.num_values))
 
     def __repr__(self) -> str:
         from .units import format_bytes
@@ -284,6 +285,12 @@ def _number(x: Any, what: str) -> float:
         return float(x)
     except (TypeError, OverflowError) as error:
         raise GraphError(f"{what} must be a finite number: {error}") from None
+
+
+def _flag(x: Any, what: str) -> bool:
+    if not isinstance(x, bool):
+        raise GraphError(f"{what} must be true or false, not {x!r}")
+    return x
 
 
 def _index(x: Any) -> int:
@@ -321,6 +328,11 @@ def _validate(ops: tuple[Op, ...], values: tuple[Value, ...]) -> tuple[int, ...]
             raise GraphError(f"cost of op {op.name!r} must be a finite number >= 0, not {op.cost!r}")
         object.__setattr__(op, "cost", cost)
         object.__setattr__(op, "workspace", _whole(op.workspace, f"workspace of op {op.name!r}"))
+        try:
+            object.__setattr__(op, "inputs", tuple(_index(v) for v in op.inputs))
+            object.__setattr__(op, "outputs", tuple(_index(v) for v in op.outputs))
+        except TypeError as error:
+            raise GraphError(f"inputs and outputs of op {op.name!r} must be ids of values: {error}") from None
         for v in (*op.inputs, *op.outputs):
             if not 0 <= v < len(values):
                 raise GraphError(f"op {op.name!r} names value {v}, which does not exist: there are {len(values)} values")

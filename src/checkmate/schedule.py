@@ -121,6 +121,8 @@ def steps_from_sequence(graph: Graph, sequence: Sequence[int]) -> list[Step]:
     latest = [-1] * graph.num_ops
     dies_at: dict[tuple[int, int], int] = {}
     for position, op in enumerate(sequence):
+        if not 0 <= op < graph.num_ops:
+            raise InvalidSchedule(f"position {position} of the sequence names op {op}, which does not exist")
         latest[op] = position
         for value in graph.ops[op].outputs:
             dies_at[value, position] = position
@@ -200,7 +202,7 @@ class Schedule:
 
     @property
     def status(self) -> str:
-        """"optimal" when the gap is at most 1e-6, else "feasible"."""
+        """Either "optimal" (the gap is at most 1e-6) or "feasible"."""
         return "optimal" if self.gap <= OPTIMAL_GAP else "feasible"
 
     @property

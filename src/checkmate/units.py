@@ -28,27 +28,33 @@ def parse_bytes(amount: Budget, *, percent_of: SupportsInt | None = None) -> int
         percent_of: what a percentage refers to, in bytes; without it percentages are refused.
 
     Raises:
-        BudgetError: the amount cannot be read, or is negative, zero or not finite.
+        BudgetError: the amount cannot be read, is less than one byte, or is not finite.
     """
     if isinstance(amount, str):
         match = _NUMBER.fullmatch(amount)
         if match is None:
             raise BudgetError(f"cannot read {amount!r} as an amount of memory: {_EXAMPLES}")
-        number, unit = float(match[1]), match[2].upper()
+        # Whole numbers stay exact: a float cannot tell apart byte counts beyond 2**53.
+        number = int(match[1]) if match[1].isdigit() and len(match[1]) < 40 else float(match[1])
+        unit = match[2].upper()
         if unit == "%":
             if percent_of is None:
                 raise BudgetError(f"{amount!r} is a percentage, but there is nothing here for it to refer to: {_EXAMPLES}")
-            size = number / 100 * int(percent_of)
+            share = number * int(percent_of)
+            size = share // 100 if isinstance(share, int) else share / 100
         elif unit in _UNITS:
             size = number * _UNITS[unit]
         else:
             raise BudgetError(f"unknown unit {match[2]!r} in {amount!r}: use B, KB, MB, GB, TB, KiB, MiB, GiB, TiB or %")
-    elif isinstance(amount, bool) or not hasattr(amount, "__float__"):
-        raise BudgetError(f"cannot read {amount!r} as an amount of memory: {_EXAMPLES}")
     else:
-        size = float(amount) if not hasattr(amount, "__index__") else amount.__index__()
-    if not math.isfinite(size) or size <= 0:
-        raise BudgetError(f"an amount of memory must be positive and finite, not {amount!r}")
+        try:
+            size = amount.__index__() if hasattr(amount, "__index__") else float(amount)
+        except (TypeError, ValueError):
+            size = math.nan
+        if isinstance(amount, bool) or size != size:  # only NaN differs from itself
+            raise BudgetError(f"cannot read {amount!r} as an amount of memory: {_EXAMPLES}")
+    if size == math.inf or size < 1:
+        raise BudgetError(f"an amount of memory must be at least one byte and finite, not {amount!r}")
     return int(size)
 
 

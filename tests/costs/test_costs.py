@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from checkmate.costs import CostCache, Rates, cache_directory, roofline_seconds
 from checkmate.errors import CheckmateError
 
 
-def test_roofline_takes_the_slower_side():
+def test_roofline_takes_the_slower_side() -> None:
     rates = Rates(flops_per_second=100.0, bytes_per_second=10.0, latency=0.5)
     assert roofline_seconds(1000, 10, rates) == 10.5
     assert roofline_seconds(10, 1000, rates) == 100.5
@@ -20,12 +21,12 @@ def test_roofline_takes_the_slower_side():
 
 
 @pytest.mark.parametrize("bad", [(0, 1), (1, -1), (float("nan"), 1), (1, float("inf")), (1, 1, -1), (1, 1, float("nan"))])
-def test_impossible_rates_are_refused(bad):
+def test_impossible_rates_are_refused(bad: tuple[float, ...]) -> None:
     with pytest.raises(CheckmateError, match="must be"):
         Rates(*bad)
 
 
-def test_rows_survive_and_environments_do_not_mix(tmp_path):
+def test_rows_survive_and_environments_do_not_mix(tmp_path: Path) -> None:
     cache = CostCache({"device": "a"}, 2, tmp_path)
     assert cache.get("x") is None
     cache.put("x", [1.5, 2])
@@ -48,7 +49,7 @@ def test_rows_survive_and_environments_do_not_mix(tmp_path):
         "\x00\x01",
     ],
 )
-def test_a_damaged_file_is_a_miss_and_is_replaced(tmp_path, content):
+def test_a_damaged_file_is_a_miss_and_is_replaced(tmp_path: Path, content: str) -> None:
     cache = CostCache({}, 1, tmp_path)
     cache.path.write_text(content)
     cache = CostCache({}, 1, tmp_path)
@@ -58,14 +59,14 @@ def test_a_damaged_file_is_a_miss_and_is_replaced(tmp_path, content):
     assert CostCache({}, 1, tmp_path).get("x") == [3.0]
 
 
-def test_not_text_at_all(tmp_path):
+def test_not_text_at_all(tmp_path: Path) -> None:
     path = CostCache({}, 1, tmp_path).path
     path.write_bytes(bytes(range(256)))
     assert CostCache({}, 1, tmp_path).get("x") is None
 
 
 @pytest.mark.parametrize("row", [None, 1, "12", [1], [1, 2, 3], [1, "2"], [1, None], [1, -1], [1, True]])
-def test_a_damaged_entry_is_a_miss_and_others_stay(tmp_path, row):
+def test_a_damaged_entry_is_a_miss_and_others_stay(tmp_path: Path, row: Any) -> None:
     cache = CostCache({}, 2, tmp_path)
     cache.put("good", [1, 2])
     cache.put("bad", [1, 2])
@@ -78,7 +79,7 @@ def test_a_damaged_entry_is_a_miss_and_others_stay(tmp_path, row):
     assert cache.get("good") == [1, 2]
 
 
-def test_a_file_of_another_environment_under_this_name_is_a_miss(tmp_path):
+def test_a_file_of_another_environment_under_this_name_is_a_miss(tmp_path: Path) -> None:
     cache = CostCache({"device": "a"}, 1, tmp_path)
     cache.put("x", [1])
     cache.save()
@@ -87,12 +88,12 @@ def test_a_file_of_another_environment_under_this_name_is_a_miss(tmp_path):
     assert CostCache({"device": "b"}, 1, tmp_path).get("x") is None
 
 
-def test_bad_rows_are_refused_when_put(tmp_path):
+def test_bad_rows_are_refused_when_put(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="2 finite numbers"):
         CostCache({}, 2, tmp_path).put("x", [1, float("nan")])
 
 
-def test_a_directory_that_cannot_be_written_is_no_error(tmp_path):
+def test_a_directory_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     cache = CostCache({}, 1, tmp_path / "file" / "below")
     cache.put("x", [1])
@@ -106,7 +107,7 @@ def _add(directory: str, key: str) -> None:
     cache.save()
 
 
-def test_rows_of_another_writer_are_kept(tmp_path):
+def test_rows_of_another_writer_are_kept(tmp_path: Path) -> None:
     mine = CostCache({}, 1, tmp_path)
     mine.put("mine", [1])
     process = multiprocessing.get_context("spawn").Process(target=_add, args=(str(tmp_path), "theirs"))
@@ -119,7 +120,7 @@ def test_rows_of_another_writer_are_kept(tmp_path):
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_directory_from_the_environment(monkeypatch, tmp_path):
+def test_directory_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path / "a"))
     assert cache_directory() == tmp_path / "a"
     monkeypatch.delenv("CHECKMATE_CACHE_DIR")

@@ -103,7 +103,8 @@ class ResidualNet(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(x).mean((2, 3)))
+        logits: Tensor = self.head(self.body(x).mean((2, 3)))
+        return logits
 
 
 def _double_conv(channels_in: int, channels: int) -> nn.Sequential:
@@ -150,7 +151,8 @@ class TransformerLayer(nn.Module):
         query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.dropout(self.project(mixed.transpose(1, 2).reshape(rows, length, width)))
-        return x + self.dropout(self.narrow(F.gelu(self.widen(self.norm2(x)))))
+        x = x + self.dropout(self.narrow(F.gelu(self.widen(self.norm2(x)))))
+        return x
 
 
 class Transformer(nn.Module):

@@ -44,7 +44,7 @@ def plot_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
     stages = _stages(schedule)
     _draw_memory(memory, schedule, stages)
     _draw_picture(picture, schedule, stages)
-    gap = f", gap {100 * schedule.gap:.2g}%" if 0 < schedule.gap < float("inf") else ""
+    gap = f", gap {100 * schedule.gap:.2g}%" if schedule.status != "optimal" and schedule.gap < float("inf") else ""
     memory.set_title(
         f"{schedule.graph.name}: {schedule.graph.num_ops} ops, {schedule.num_recomputations} recomputations, "
         f"overhead {schedule.overhead:.4f} ({schedule.status}{gap})",
@@ -253,7 +253,7 @@ def _figure(path: str | os.PathLike[str], width: float, height: float) -> Figure
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise CheckmateError("plots need matplotlib: run  pip install 'checkmate[plot]'") from None
+        raise CheckmateError("plots need matplotlib: run pip install 'checkmate[plot]'") from None
     figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
     formats = FigureCanvasAgg(figure).get_supported_filetypes()
     ending = Path(path).suffix.lower().lstrip(".")

@@ -65,10 +65,12 @@ def solve(
     for name, number in (("time_limit", time_limit), ("gap", gap)):
         if isinstance(number, bool) or not isinstance(number, (int, float)) or math.isnan(number) or number < 0:
             raise BudgetError(f"{name} must be a number >= 0, not {number!r}")
+    from .minimum import smallest_budget_found  # compiled kernels: not at import time
+
     limit = parse_bytes(budget, percent_of=graph.no_recompute_peak)
     search = Search(graph, limit, order, float(time_limit), float(gap), seed, progress)
     if limit < graph.min_working_set:
-        raise _infeasible(search)
+        raise _infeasible(search, smallest_budget_found(graph).peak)
     module, function = _METHODS[method].split(":")
     run = getattr(import_module(f".{module}", __name__), function)
     with search.catching_interrupts():
@@ -76,21 +78,24 @@ def solve(
     if search.best is None:
         if search.interrupted:
             raise KeyboardInterrupt
-        raise _infeasible(search)
+        smallest = smallest_budget_found(graph)
+        if method != "auto" or smallest.peak > limit:
+            raise _infeasible(search, smallest.peak)
+        search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
+    assert search.best is not None, "offered by the method, or just above"
     steps = steps_from_sequence(graph, search.best)
     seconds = search.seconds()
     bound = min(search.lower_bound, search.best_cost)
     schedule = Schedule(graph, steps, limit, method, bound, order, seconds, seed)
     trace = simulate(graph, steps)
     if trace.peak > limit:
-        raise CheckmateError(f"method {method!r} returned a schedule of {trace.peak} bytes for a budget of {limit}: please report it")
+        raise CheckmateError(
+            f"method {method!r} returned a schedule of {trace.peak} bytes for a budget of {limit}: please report it"
+        )
     return schedule
 
 
-def _infeasible(search: Search) -> InfeasibleBudget:
+def _infeasible(search: Search, smallest_found: int) -> InfeasibleBudget:
     """The error for a budget that no schedule was found for, with the numbers that help."""
-    from .minimum import smallest_budget_found
-
-    graph = search.graph
-    proven = max(graph.min_working_set, search.budget + 1 if search.proven_infeasible else 0)
-    return InfeasibleBudget(search.budget, proven, smallest_budget_found(graph, at_least=search.budget))
+    proven = max(search.graph.min_working_set, search.budget + 1 if search.proven_infeasible else 0)
+    return InfeasibleBudget(search.budget, proven, max(smallest_found, proven))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..schedule import OPTIMAL_GAP
 from .decode import Evaluation, decode, evaluate, retained_by
 from .greedy import SETTINGS, Greedy
 from .problem import Bools, Problem
@@ -18,6 +19,8 @@ from .snapshot import Relaxed, SnapshotRelaxation
 _BACKWARD_INPUTS_UP_TO = 500
 #: Seconds for one relaxation; doubled when it was not enough to find anything.
 _ROUND_SECONDS = 6.0
+#: Rounds spent on improving a schedule that is within the gap already, each of at most this many seconds.
+_POLISH_ROUNDS, _POLISH_SECONDS = 2, 1.0
 #: Fractions of the violation by which the budget is lowered to read feasible schedules off the relaxation.
 _MARGINS = (0.35, 0.7, 1.0, 1.3)
 
@@ -42,8 +45,10 @@ class _Auto:
         if self.search.done():
             return
         self.snapshots = {int(np.argmax(self.problem.profile))}
-        seconds, additions, first = _ROUND_SECONDS, 4, True
-        while not self.search.done():
+        seconds, additions, first, polish = _ROUND_SECONDS, 4, True, 0
+        while not self._finished(polish):
+            if self.search.closed():
+                polish, seconds = polish + 1, _POLISH_SECONDS
             before = self.search.lower_bound
             stages = sorted(self.snapshots)
             relaxed = self._relax(self.search.budget, stages, seconds, self.transients)
@@ -55,16 +60,22 @@ class _Auto:
             if first and not self.search.done():
                 self._greedy()
                 first = False
-            if self.search.done():
+            if self._finished(polish):
                 return
-            if violating:
+            if violating and not self.search.closed():
                 self._lower_budget(stages, max(found.peak for found in violating))
             if self.search.lower_bound - before < 0.5 * self.search.gap * before:
                 additions = min(2 * additions, 32)
-            if not self._refine(violating, additions):
+            if not self._refine(violating, additions) and not (self.search.closed() and polish == 0):
                 if relaxed.exact and relaxed.retained is not None:
                     return  # the relaxation is as fine as it gets
                 seconds *= 2
+
+    def _finished(self, polish: int) -> bool:
+        search = self.search
+        if search.closed() and not search.interrupted and search.time_left() > 0:
+            return polish >= _POLISH_ROUNDS or search.current_gap() <= max(0.02 * search.gap, OPTIMAL_GAP)
+        return search.done()
 
     def _consider(self, found: Evaluation, note: str) -> bool:
         if found.peak > self.search.budget:
@@ -89,7 +100,8 @@ class _Auto:
             budget - self.graph.fixed_memory,
             stages,
             min(seconds, search.time_left()),
-            gap=min(0.05 * search.gap, 1e-4),
+            # While the gap is wide, a rough answer and the next round bring more than an exact one.
+            gap=1e-7 if search.closed() else min(max(0.02 * search.gap, 0.1 * search.current_gap(), 1e-7), 0.01),
             seed=search.seed,
             stop=lambda bound: search.interrupted,
             start=start,
@@ -126,7 +138,8 @@ class _Auto:
             if relaxed.retained is None or relaxed.cost >= search.best_cost:
                 return
             found = [evaluate(self.graph, decode(self.graph, stages, relaxed.retained, eager)) for eager in (False, True)]
-            if any([self._consider(one, "schedule from a lower budget") for one in found]):
+            better = [self._consider(one, "schedule from a lower budget") for one in found]
+            if any(better):
                 return
             self._repair(stages, relaxed.retained)
 

@@ -40,18 +40,18 @@ def evaluate(graph: Graph, sequence: Sequence[int]) -> Evaluation:
     peak_ops = np.zeros(graph.num_ops, np.int64)
     stage = 0
     for step, bytes_live in zip(steps, trace.during, strict=True):
-        if isinstance(step, Compute) and stage < graph.num_ops:
-            if bytes_live > stage_peaks[stage]:
-                stage_peaks[stage], peak_ops[stage] = bytes_live, step.op
+        if isinstance(step, Compute):
+            current = min(stage, graph.num_ops - 1)  # what is computed again for the end counts to the last stage
+            if bytes_live > stage_peaks[current]:
+                stage_peaks[current], peak_ops[current] = bytes_live, step.op
             if step.op == stage:
                 own_peaks[stage] = bytes_live
                 stage += 1
-        # After the last first computation only frees and useless recomputations could follow: they peak nowhere new.
     return Evaluation(used, trace.cost, trace.peak, stage_peaks, own_peaks, peak_ops)
 
 
 def without_unused(graph: Graph, sequence: Sequence[int]) -> list[int]:
-    """The sequence without recomputations whose values are not read before they are computed again or dropped."""
+    """The sequence without recomputations that nobody reads before the next one, nor keeps at the end."""
     first_seen = [False] * graph.num_ops
     latest = [-1] * graph.num_ops
     wanted = [False] * len(sequence)
@@ -61,6 +61,9 @@ def without_unused(graph: Graph, sequence: Sequence[int]) -> list[int]:
         first_seen[op] = True
         sources.append([latest[graph.producer[value]] for value in graph.ops[op].inputs])
         latest[op] = position
+    for value, kept in enumerate(graph.values):
+        if kept.keep:
+            wanted[latest[graph.producer[value]]] = True
     for position in range(len(sequence) - 1, -1, -1):
         if wanted[position]:
             for source in sources[position]:

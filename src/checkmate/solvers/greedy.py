@@ -51,20 +51,44 @@ def greedy(search: Search) -> None:
             return
 
 
+@dataclass(frozen=True)
+class _Arrays:
+    inputs: tuple[Ints, Ints]
+    outputs: tuple[Ints, Ints]
+    users: tuple[Ints, Ints]
+    cost: Floats
+    workspace: Floats
+
+
+def _with_sink(problem: Problem, cost_unit: float) -> _Arrays:
+    """The graph with one more op at the end that reads every kept value, so that they are all live when it runs."""
+    kept = np.flatnonzero(problem.keep)
+    sink = problem.graph.num_ops
+    (in_pointers, in_values), (out_pointers, out_values) = problem.inputs, problem.outputs
+    user_pointers, user_ops = problem.users
+    return _Arrays(
+        (np.append(in_pointers, in_pointers[-1] + len(kept)), np.append(in_values, kept)),
+        (np.append(out_pointers, out_pointers[-1]), out_values),
+        (user_pointers + np.append(0, np.cumsum(problem.keep)), np.insert(user_ops, user_pointers[1:][kept], sink)),
+        np.append(problem.cost / cost_unit, 0.0),
+        np.append(problem.workspace, 0.0),
+    )
+
+
 class Greedy:
     """Greedy eviction on one graph."""
 
     def __init__(self, problem: Problem):
         self.problem = problem
-        # The greedy pass may recompute backward ops too: what cannot be computed again must wait for all of them.
-        self._useful_until = np.where(
-            problem.recomputable[problem.producer],
-            problem.useful_until(problem.recomputable & ~problem.backward),
-            problem.useful_until(problem.recomputable),
-        )
+        # Letting go of what only recomputed backward ops could use is right nearly always, and never final, except for
+        # values that cannot be had again.
+        needed_until = problem.useful_until(problem.recomputable)
+        mostly_until = problem.useful_until(problem.recomputable & ~problem.backward)
+        self._useful_until = np.where(problem.recomputable[problem.producer], mostly_until, needed_until)
         unit = problem.size.max(initial=1.0)
         ideal = problem.graph.ideal_cost or 1.0
-        self._size_unit, self._cost_unit = max(unit, 1.0), ideal / max(1, problem.graph.num_ops)
+        self._size_unit = max(unit, 1.0)
+        self._arrays = _with_sink(problem, ideal / max(1, problem.graph.num_ops))
 
     def run(
         self,
@@ -85,19 +109,19 @@ class Greedy:
         Returns:
             The sequence found, simulated; None if the pass got stuck.
         """
-        problem = self.problem
-        snapshot_at = np.full(problem.graph.num_ops, -1)
+        problem, arrays = self.problem, self._arrays
+        snapshot_at = np.full(len(arrays.cost), -1)
         snapshot_at[list(snapshots)] = range(len(snapshots))
         length, sequence = _run(
             float(budget - problem.graph.fixed_memory),
-            *problem.inputs,
-            *problem.outputs,
-            *problem.users,
+            *arrays.inputs,
+            *arrays.outputs,
+            *arrays.users,
             problem.producer,
-            problem.cost / self._cost_unit,
+            arrays.cost,
             problem.size,
             problem.size / self._size_unit,
-            problem.workspace,
+            arrays.workspace,
             problem.recomputable,
             problem.backward,
             self._useful_until,
@@ -108,7 +132,10 @@ class Greedy:
             np.array(retained, np.bool_).reshape(len(snapshots), problem.graph.num_values),
             longest * problem.graph.num_ops + 100,
         )
-        return evaluate(problem.graph, sequence[:length].tolist()) if length > 0 else None
+        if length < 0:
+            return None
+        found = sequence[:length]
+        return evaluate(problem.graph, found[found < problem.graph.num_ops].tolist())
 
 
 @njit(cache=True)
@@ -158,6 +185,8 @@ def _run(
             while top > 0:
                 top -= 1
                 op = stack[top]
+                if op != stage and not recomputable[op]:
+                    return -1, sequence  # its value is gone for good
                 plan[count] = op
                 count += 1
                 for x in range(in_pointers[op], in_pointers[op + 1]):
@@ -175,6 +204,9 @@ def _run(
                 need = workspace[op]
                 for x in range(out_pointers[op], out_pointers[op + 1]):
                     need += size[out_values[x]]
+                    if resident[out_values[x]]:  # an old copy: nothing reads it before the new one is there
+                        resident[out_values[x]] = False
+                        live -= size[out_values[x]]
                 for x in range(in_pointers[op], in_pointers[op + 1]):
                     locked[in_values[x]] = length
                 while live + need > budget:
@@ -232,15 +264,15 @@ def _run(
                 length += 1
                 in_plan[op] = -1
                 for x in range(out_pointers[op], out_pointers[op + 1]):
-                    if not resident[out_values[x]]:
-                        resident[out_values[x]] = True
-                        live += size[out_values[x]]
+                    resident[out_values[x]] = True
+                    live += size[out_values[x]]
                 # Free what nothing can use any more: the op's inputs and outputs are all that can have become useless.
                 for side in range(2):
                     pointers, values = (in_pointers, in_values) if side == 0 else (out_pointers, out_values)
                     for x in range(pointers[op], pointers[op + 1]):
                         value = values[x]
-                        if resident[value] and useful_until[value] <= stage:
+                        # A value that cannot come back stays to the end of the stage: a new plan may need it.
+                        if resident[value] and useful_until[value] <= stage and recomputable[producer[value]]:
                             wanted = False
                             for y in range(user_pointers[value], user_pointers[value + 1]):
                                 user = user_ops[y]
@@ -252,6 +284,12 @@ def _run(
                                 live -= size[value]
                 if op == stage:
                     finished = True
+                    for value in range(m):
+                        if resident[value] and useful_until[value] <= stage and not recomputable[producer[value]]:
+                            users = user_ops[user_pointers[value] : user_pointers[value + 1]]
+                            if len(users) == 0 or users[-1] <= stage:
+                                resident[value] = False
+                                live -= size[value]
                     if snapshot_at[stage] >= 0:
                         for value in range(m):
                             if resident[value] and not retained[group, value] and recomputable[producer[value]]:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import time
+
 from ..graph import Graph
+from .decode import Evaluation, evaluate
 from .greedy import SETTINGS, Greedy
 from .problem import Problem
 
 
-def smallest_budget_found(graph: Graph, at_least: int = 0, tolerance: float = 0.005) -> int:
-    """A budget, in bytes, that greedy eviction finds a schedule for: the least it finds by bisection.
+def smallest_budget_found(graph: Graph, tolerance: float = 0.005, seconds: float = 15.0) -> Evaluation:
+    """The schedule of least peak that greedy eviction finds, by bisection over budgets; its cost is of no interest.
 
     Args:
-        at_least: only budgets above this one are of interest. tolerance: relative precision of the search.
+        tolerance: relative precision of the search. seconds: return what is found by then.
     """
     planner = Greedy(Problem(graph))
-    best = graph.no_recompute_peak
-    low = max(at_least, graph.min_working_set - 1)  # taken as infeasible
-    first = True
-    while best - low > tolerance * (best - graph.fixed_memory) or (first and low < best):
-        middle = max(low + 1, graph.min_working_set) if first else (low + best) // 2
-        first = False
-        peaks = [found.peak for setting in SETTINGS if (found := planner.run(middle, setting)) is not None]
-        if peaks and min(peaks) <= middle:
-            best = min(peaks)
-        else:
+    best = evaluate(graph, range(graph.num_ops))
+    low = graph.min_working_set - 1  # no schedule here
+    middle = low + 1  # often the minimum working set itself will do
+    deadline = time.perf_counter() + seconds
+    while best.peak - low > max(1.0, tolerance * (best.peak - graph.fixed_memory)):
+        for setting in SETTINGS:
+            found = planner.run(middle, setting, longest=8)
+            if found is not None and found.peak < best.peak:
+                best = found
+            if best.peak <= middle or time.perf_counter() > deadline:
+                break
+        if time.perf_counter() > deadline:
+            break
+        if best.peak > middle:
             low = middle
+        middle = (low + best.peak) // 2
     return best

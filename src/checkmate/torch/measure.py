@@ -150,16 +150,21 @@ def _on_release(released: list[tuple[int, int]], size: int) -> Callable[[Any], N
 def _add_storage(found: dict[int, torch.UntypedStorage], tensor: torch.Tensor, device: torch.device) -> None:
     if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
         return
-    storage = tensor.untyped_storage()
+    try:
+        storage = tensor.untyped_storage()
+        size = storage.nbytes()
+    except (NotImplementedError, RuntimeError, ValueError):  # wrappers of function transforms, uninitialized parameters
+        return
     same_index = device.index is None or storage.device.index == device.index
-    if storage.device.type == device.type and same_index and storage.nbytes():
+    if storage.device.type == device.type and same_index and size:
         found.setdefault(storage._cdata, storage)
 
 
 def _allocation_events(session: profile) -> list[tuple[int, int]]:
     """(nanoseconds since the epoch, bytes; negative for a release) of blocks allocated in the session, in time order."""
     profiler = session.profiler
-    assert profiler is not None and profiler.kineto_results is not None
+    assert profiler is not None
+    assert profiler.kineto_results is not None
     kind = torch._C._profiler._EventType.Allocation
     seen: list[tuple[int, int, int]] = []
     stack = list(profiler.kineto_results.experimental_event_tree())

@@ -3,7 +3,7 @@
 `cost_model="profile"` runs every distinct op (by signature: operator, shapes, strides, element types, constants) on the
 device with made-up inputs, and remembers the result in memory and on disk. `cost_model="flops"` runs nothing: arithmetic
 and bytes moved go through a roofline with the device's peak numbers, which are measured once. Ops that cannot be run on
-made-up inputs take the second way always.
+made-up inputs take the second way always. Of several runs the quickest counts: other work on the machine only adds.
 
 Made-up inputs are random numbers in (0.1, 1), zeros for integers (valid as indices, classes and offsets) and a mix of
 True and False for masks. Costs that depend on the data (sparse gradients, branches) are therefore approximate.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import operator
 import platform
-import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +35,7 @@ __all__ = ["COST_MODELS", "NodeCost", "profile_nodes"]
 
 COST_MODELS = ("profile", "flops")
 
-_SECONDS_PER_OP = 0.03  # time budget of one signature's timed runs ...
+_SECONDS_PER_OP = 0.05  # time budget of one signature's timed runs ...
 _MIN_RUNS, _MAX_RUNS = 3, 20  # ... within these limits
 _aten = torch.ops.aten
 
@@ -100,6 +99,7 @@ def profile_nodes(
                 if progress is not None:
                     progress(done + 1, len(todo))
     finally:  # what was measured before an interrupt is worth keeping
+        _random_block.cache_clear()  # these are live tensors too
         for device in {device for device, *_ in todo}:
             _cache(device).save()
     for key, members in groups.items():
@@ -228,7 +228,7 @@ def _measured_cpu(call: Callable[[], Any], inputs: Any, expected: int) -> NodeCo
         result = call()
         runs.append(time.perf_counter() - started)
         del result
-    return NodeCost(statistics.median(runs), workspace)
+    return NodeCost(min(runs), workspace)
 
 
 def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: torch.device) -> NodeCost:
@@ -251,7 +251,7 @@ def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: 
             end.synchronize()
             runs.append(start.elapsed_time(end) / 1e3)
             del result
-    return NodeCost(statistics.median(runs), workspace)
+    return NodeCost(min(runs), workspace)
 
 
 def _more_runs(runs: list[float]) -> bool:
@@ -285,8 +285,9 @@ def _made_up(leaf: Any) -> Any:
 @lru_cache(maxsize=16)
 def _random_block(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Random numbers to fill inputs from: drawing them once is much faster than for every input."""
-    generator = torch.Generator().manual_seed(0)
-    block = torch.rand(1 << 16, generator=generator) * 0.9 + 0.1
+    cpu = torch.device("cpu")  # said, because scripts can set another default
+    generator = torch.Generator(cpu).manual_seed(0)
+    block = torch.rand(1 << 16, generator=generator, dtype=torch.float32, device=cpu) * 0.9 + 0.1
     return (block > 0.55 if dtype == torch.bool else block.to(dtype)).to(device)
 
 

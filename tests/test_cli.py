@@ -1,0 +1,320 @@
+"""The command line: output, exit codes, one clear line for bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import checkmate
+from checkmate import Graph, InfeasibleBudget, Schedule, cli
+from support import training_chain, vgg19_like
+
+
+@pytest.fixture
+def graph_file(tmp_path: Path) -> str:
+    path = tmp_path / "chain.json"
+    training_chain(8, size=1000).save(path)
+    return str(path)
+
+
+def error_line(captured: str) -> str:
+    """The text after the prefix, when standard error is exactly one clear line."""
+    assert captured.startswith("checkmate: error: ")
+    assert captured.endswith("\n")
+    assert captured.count("\n") == 1
+    assert "Traceback" not in captured
+    return captured.removeprefix("checkmate: error: ").rstrip("\n")
+
+
+# --- info ---
+
+
+def test_info(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info", graph_file]) == 0
+    output = capsys.readouterr()
+    assert "chain8: 16 ops, 16 values (0 kept to the end)" in output.out
+    assert "8.79 KiB (9000 bytes)" in output.out
+    assert output.err == ""
+
+
+def test_info_json(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info", graph_file, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    graph = Graph.load(graph_file)
+    assert figures == {
+        "name": "chain8",
+        "ops": 16,
+        "values": 16,
+        "kept_values": 0,
+        "not_recomputable_ops": 0,
+        "ideal_cost": 16.0,
+        "fixed_memory": 0,
+        "no_recompute_peak": graph.no_recompute_peak,
+        "min_working_set": graph.min_working_set,
+    }
+
+
+# --- solve ---
+
+
+def test_solve_writes_a_schedule_that_loads(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "s.json"
+    assert cli.main(["solve", graph_file, "--budget", "60%", "-o", str(out), "--json"]) == 0
+    captured = capsys.readouterr()
+    figures = json.loads(captured.out)
+    assert captured.err == "", "no progress where nobody looks"
+    schedule = Schedule.load(out, Graph.load(graph_file))
+    assert figures == schedule.summary()
+    assert schedule.peak <= 5400 == schedule.budget
+    assert figures["overhead"] > 1
+
+
+def test_solve_text(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "s.json"
+    assert cli.main(["solve", graph_file, "--budget", "9000", "-o", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "16 ops, 0 recomputations, optimal" in text
+    assert "overhead  1.000000" in text
+    assert "gap 0%" in text
+    assert f"wrote {out}" in text
+
+
+def test_quiet(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["solve", graph_file, "--budget", "100%", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_plot(graph_file: str, tmp_path: Path) -> None:
+    picture = tmp_path / "p.png"
+    assert cli.main(["solve", graph_file, "--budget", "70%", "--plot", str(picture), "--quiet"]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_live_progress_on_a_terminal(
+    graph_file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert cli.main(["solve", graph_file, "--budget", "70%"]) == 0
+    shown = capsys.readouterr().err
+    assert "overhead 1." in shown
+    assert "bound 1." in shown
+    assert "gap" in shown
+    assert shown.endswith("\r\x1b[K"), "the line must be gone at the end"
+    assert cli.main(["solve", graph_file, "--budget", "70%", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+# --- bad input: one clear line, exit code 2 ---
+
+BAD: dict[str, tuple[list[str], str]] = {
+    "no command": ([], "COMMAND"),
+    "unknown command": (["fly"], "invalid choice: 'fly'"),
+    "no graph": (["info"], "GRAPH"),
+    "no budget": (["solve", "GRAPH"], "--budget"),
+    "unknown option": (["info", "GRAPH", "--colour"], "--colour"),
+    "missing file": (["info", "none.json"], "cannot read none.json: No such file"),
+    "malformed JSON": (["info", "MALFORMED"], "not valid JSON"),
+    "cycle": (["solve", "CYCLE", "--budget", "10"], "cycle through ops 'op0' and 'op1'"),
+    "unreadable budget": (["solve", "GRAPH", "--budget", "abc"], "cannot read 'abc' as an amount of memory: give bytes"),
+    "unknown unit": (["solve", "GRAPH", "--budget", "3parsec"], "unknown unit 'parsec'"),
+    "zero budget": (["solve", "GRAPH", "--budget", "0"], "at least one byte"),
+    "below the minimum": (["solve", "GRAPH", "--budget", "2999"], "below the proven minimum.*ask for at least .*3.*bytes"),
+    "unknown method": (
+        ["solve", "GRAPH", "--budget", "50%", "--method", "magic"],
+        "unknown method 'magic': choose one of auto, ",
+    ),
+    "unknown order": (["solve", "GRAPH", "--budget", "50%", "--order", "chaos"], "unknown order 'chaos': choose one of given"),
+    "time limit": (["solve", "GRAPH", "--budget", "50%", "--time-limit", "soon"], "--time-limit: invalid float value: 'soon'"),
+    "negative gap": (["solve", "GRAPH", "--budget", "50%", "--gap", "-1"], "gap must be a number >= 0"),
+    "seed": (["solve", "GRAPH", "--budget", "50%", "--seed", "x"], "--seed: invalid int value"),
+    "no such folder": (
+        ["solve", "GRAPH", "--budget", "50%", "-o", "none/s.json"],
+        "cannot write none/s.json: there is no folder none",
+    ),
+    "a folder": (["solve", "GRAPH", "--budget", "50%", "-o", "."], "cannot write .: it is a folder"),
+    "picture format": (["solve", "GRAPH", "--budget", "50%", "--plot", "p.xyz"], "ends in .png, .pdf or .svg"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD.values(), ids=BAD.keys())
+def test_bad_input(
+    arguments: list[str],
+    message: str,
+    graph_file: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("malformed.json").write_text('{"nodes": [')
+    nodes = [{"name": f"op{i}", "cost": 1, "memory": 1} for i in range(2)]
+    Path("cycle.json").write_text(json.dumps({"nodes": nodes, "edges": [[0, 1], [1, 0]]}))
+    names = {"GRAPH": graph_file, "MALFORMED": "malformed.json", "CYCLE": "cycle.json"}
+    assert cli.main([names.get(word, word) for word in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.search(message, error_line(captured.err))
+
+
+def test_python_errors_of_the_same_input(graph_file: str) -> None:
+    graph = Graph.load(graph_file)
+    with pytest.raises(InfeasibleBudget, match="ask for at least") as caught:
+        checkmate.solve(graph, 2999)
+    assert caught.value.budget == 2999 < caught.value.proven_minimum
+    fitting = checkmate.solve(graph, caught.value.smallest_found)
+    assert fitting.peak <= caught.value.smallest_found, "the budget that the message names must do"
+    with pytest.raises(checkmate.UnknownMethod, match="choose one of auto"):
+        checkmate.solve(graph, "50%", method="magic")
+    with pytest.raises(checkmate.BudgetError, match="cannot read 'abc'"):
+        checkmate.solve(graph, "abc")
+
+
+# --- failure: exit code 1 ---
+
+
+def stand_in(error: BaseException) -> Callable[..., Any]:
+    def solve(*_: object, **__: object) -> Any:
+        raise error
+
+    return solve
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (InfeasibleBudget(500, 400, 600), 1, "was not met by any schedule found.*at least 600 B"),
+        (InfeasibleBudget(399, 400, 600), 2, "below the proven minimum"),
+        (checkmate.CheckmateError("two\nlines"), 1, "two lines"),
+        (KeyboardInterrupt(), 1, "interrupted before there was a result"),
+        (OSError(28, "No space left on device", "s.json"), 1, "s.json: No space left on device"),
+    ],
+)
+def test_exit_codes_of_errors(
+    error: BaseException,
+    code: int,
+    message: str,
+    graph_file: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cli, "solve", stand_in(error))
+    assert cli.main(["solve", graph_file, "--budget", "500"]) == code
+    assert re.search(message, error_line(capsys.readouterr().err))
+
+
+# --- demo ---
+
+
+def fake_demo(monkeypatch: pytest.MonkeyPatch, run: Callable[..., list[dict[str, Any]]]) -> None:
+    module = types.ModuleType("checkmate.demo")
+    module.run_demo = run  # type: ignore[attr-defined]  # a module made by hand
+    module.format_rows = lambda rows: f"{len(rows)} rows"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "checkmate.demo", module)
+
+
+def test_demo_passes_its_arguments_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(output: Path, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+        progress(f"to {output.name}")
+        return [{"model": "net", "gap": float("inf")}]
+
+    fake_demo(monkeypatch, run)
+    assert cli.main(["demo", "-o", str(tmp_path / "pictures")]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("1 rows\n", "to pictures\n")
+    assert cli.main(["demo", "--json", "--quiet", "-o", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == [{"model": "net", "gap": None}]
+    assert captured.err == ""
+
+
+def test_demo_failure(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_demo(monkeypatch, stand_in(checkmate.CheckmateError("a peak passed its budget")))
+    assert cli.main(["demo"]) == 1
+    assert error_line(capsys.readouterr().err) == "a peak passed its budget"
+
+
+# --- as a program ---
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "checkmate", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_version() -> None:
+    result = run("--version")
+    assert (result.returncode, result.stdout) == (0, f"checkmate {checkmate.__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["info"], ["solve"], ["demo"]])
+def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*arguments, "--help"])
+    assert caught.value.code == 0
+    assert "exit codes:" in capsys.readouterr().out
+
+
+def test_error_of_the_program(graph_file: str) -> None:
+    result = run("solve", graph_file, "--budget", "abc")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "cannot read 'abc'" in error_line(result.stderr)
+
+
+def test_reader_that_leaves(graph_file: str) -> None:
+    """As in `checkmate info g.json | true`: no traceback."""
+    read, write = os.pipe()
+    os.close(read)
+    process = subprocess.run(
+        [sys.executable, "-m", "checkmate", "info", graph_file], stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert (process.returncode, process.stderr) == (1, "")
+
+
+def test_ctrl_c_returns_the_best_so_far(tmp_path: Path) -> None:
+    """A search that would go on for long is interrupted: the best schedule so far is written, exit code 0."""
+    layers = 120
+    graph = training_chain(layers)
+    sizes = [7 + (i * 37) % 23 for i in range(2 * layers)]
+    costs = [1.0 + (i * 53) % 17 for i in range(2 * layers)]
+    edges = [(v, i) for i, op in enumerate(graph.ops) for v in op.inputs]
+    Graph.from_arrays(costs, sizes, edges, name="long").save(tmp_path / "g.json")
+    arguments = ["solve", "g.json", "--budget", "16%", "--gap", "0", "--time-limit", "300", "-o", "s.json", "--json"]
+    terminal, its_end = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "checkmate", *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=its_end, text=True
+    )
+    os.close(its_end)
+    shown = b""
+    while b"overhead " not in shown:  # the first schedule is there
+        shown += os.read(terminal, 4096)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    os.close(terminal)
+    assert process.returncode == 0
+    schedule = Schedule.load(tmp_path / "s.json", Graph.load(tmp_path / "g.json"))
+    assert json.loads(out) == schedule.summary()
+    assert schedule.solve_seconds < 60
+    assert schedule.gap > 0, "the search was at its end, so this test tests nothing"
+
+
+def test_vgg19_like_graph_end_to_end(tmp_path: Path) -> None:
+    vgg19_like().save(tmp_path / "vgg.json")
+    result = run("solve", str(tmp_path / "vgg.json"), "--budget", "98%", "--json")
+    assert result.returncode == 0, result.stderr
+    figures = json.loads(result.stdout)
+    assert figures["peak"] <= figures["budget"]
+    assert 1 < figures["overhead"] < 1.1

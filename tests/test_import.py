@@ -1,0 +1,46 @@
+"""`import checkmate` is fast and touches no framework."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+
+def test_no_framework_is_imported() -> None:
+    code = "import checkmate, sys; print('torch' in sys.modules, 'tensorflow' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "False False\n"
+
+
+def test_fast() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import checkmate"], check=True)
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) < 0.5  # the least: the machine may be busy with other things
+
+
+def test_core_works_without_any_framework() -> None:
+    """Planning, the command line and its help need neither torch nor tensorflow nor matplotlib."""
+    code = """
+import sys
+for name in ("torch", "tensorflow", "matplotlib"):
+    sys.modules[name] = None  # every import of it fails
+import checkmate
+from checkmate.cli import main
+graph = checkmate.Graph.from_arrays([1, 1, 1], [5, 5, 5], [(0, 1), (0, 2), (1, 2)])
+assert checkmate.solve(graph, "100%", method="keep-all").overhead == 1.0
+assert main(["demo", "--quiet"]) == 2
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == "checkmate: error: the demo needs torch: run pip install 'checkmate[torch]'\n"
+
+
+def test_public_names() -> None:
+    import checkmate
+
+    assert all(hasattr(checkmate, name) for name in checkmate.__all__)
+    assert not hasattr(checkmate, "no_such_name")
