@@ -267,7 +267,7 @@ class _Step:
             sharing.end(plan)
             if watching and first.excess() and not self.stale:
                 report_excess(plan)
-                self.margin += first.excess()
+                self.margin = max(self.margin, first.shortfall())
                 self.function = None
             return results
 

@@ -13,29 +13,27 @@ import torch
 from .watch import BudgetWarning
 
 #: Autograd nodes that hold no activations: parameters, planned graphs, and views of what those return.
-_FREE = tuple(
-    [
-        "AccumulateGrad",
-        "CompiledFunction",
-        "AliasBackward",
-        "AsStrided",
-        "ViewBackward",
-        "UnsafeView",
-        "Slice",
-        "Select",
-        "TBackward",
-        "Transpose",
-        "Permute",
-        "Expand",
-        "Squeeze",
-        "Unsqueeze",
-        "Split",
-        "Unbind",
-        "Detach",
-        "Unfold",
-        "Diagonal",
-        "Graph",
-    ]
+_FREE = (
+    "AccumulateGrad",
+    "CompiledFunction",
+    "AliasBackward",
+    "AsStrided",
+    "ViewBackward",
+    "UnsafeView",
+    "Slice",
+    "Select",
+    "TBackward",
+    "Transpose",
+    "Permute",
+    "Expand",
+    "Squeeze",
+    "Unsqueeze",
+    "Split",
+    "Unbind",
+    "Detach",
+    "Unfold",
+    "Diagonal",
+    "Graph",
 )
 
 

@@ -82,6 +82,10 @@ class FirstStep:
         """Bytes above the budget; 0 if there are none or nothing is known."""
         return max(0, (self.plan.measured_peak or 0) - self.plan.budget)
 
+    def shortfall(self) -> int:
+        """Bytes by which the prediction was too low."""
+        return max(0, (self.plan.measured_peak or 0) - self.plan.predicted_peak)
+
 
 def report_excess(plan: Plan) -> None:
     """Tell the user that a step took more than its budget."""
