@@ -268,7 +268,6 @@ def capture_joint(
     kept.update(value_of[node] for node in gradients if isinstance(node, fx.Node) and node in value_of)
     values = [Value(v.name, v.size, keep=i in kept) for i, v in enumerate(values)]
 
-    touched = {id(node) for node in overwritten}
     roots = {_storage(t) for node in overwritten for t in tensors_of(node)}
     costs = profile([node for node, *_ in parts if node is not None])
     ops = []
@@ -280,9 +279,7 @@ def capture_joint(
         cost = costs[node]
         # An output that the script holds cannot be dropped, and an input that the forward pass overwrites cannot be read
         # again once it has been.
-        reads_overwritten = any(
-            id(n) in touched or any(_storage(t) in roots for t in tensors_of(n)) for n in node.all_input_nodes
-        )
+        reads_overwritten = any(_storage(t) in roots for n in node.all_input_nodes for t in tensors_of(n))
         again = not (
             _has_side_effects(node)
             or any(value in returned for value in made_values)

@@ -21,7 +21,7 @@ from .capture import RNG_STATE_BYTES, Captured, aten, is_batch_norm, is_random
 from .internals import forget_version_check, is_tangent
 from .random import replay, save_random_state
 
-#: Positions of the running statistics among the arguments of training-mode batch norm, which recomputation leaves out.
+#: Training-mode batch norm without running statistics: the same numbers, and nothing to update.
 _BATCH_NORM_PLAIN = aten._native_batch_norm_legit.no_stats
 
 
@@ -115,13 +115,8 @@ class _Emitter:
                 self.here.current[user] = part
                 if user in self.captured.sticky:
                     self.first[user] = part
-        if not isinstance(node.meta.get("val"), torch.Tensor):
-            # The tuple dies after its parts are taken, or it would keep them all alive.
-            self.here.current.pop(node) if node not in self.captured.value and self._only_parts(node) else None
-
-    @staticmethod
-    def _only_parts(node: fx.Node) -> bool:
-        return all(user.target is operator.getitem for user in node.users)
+        if node not in self.captured.value and all(user.target is operator.getitem for user in node.users):
+            del self.here.current[node]  # a tuple dies once its parts are taken, or it would keep them all alive
 
     def _emit_op(self, op: int, node: fx.Node, again: bool, batch_norm: bool) -> fx.Node:
         current, graph = self.here.current, self.here.graph

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -46,13 +46,7 @@ def trace_and_compile(
     def adapt(make: Callable[[fx.GraphModule], Boxed]) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
         return lambda graph_module, example_inputs: make(graph_module)
 
-    # AOT autograd marks saved tensors that the backward may overwrite, and refuses retain_graph=True if there are any.
-    # Nothing here overwrites them: say that there are none.
-    # And it traces the backward pass under the autocast of the forward pass; eager training runs it under none.
-    with (
-        patch.object(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: []),
-        functorch_config.patch(backward_pass_autocast="off"),
-    ):
+    with _as_eager():
         compiled: Callable[..., Any] = aot_module_simplified(
             module,
             inputs,
@@ -79,6 +73,20 @@ def isolation() -> dict[str, Any]:
     """
     known = inspect.signature(torch.compile).parameters
     return {"isolate_recompiles": True, "recompile_limit": 64} if "isolate_recompiles" in known else {}
+
+
+@contextmanager
+def _as_eager() -> Iterator[None]:
+    """Switch off what AOT autograd does differently from eager training, as far as this version of PyTorch has it."""
+    with ExitStack() as stack:
+        # It marks saved tensors that the backward pass may overwrite, and refuses retain_graph=True if there are any.
+        # Nothing here overwrites them: say that there are none.
+        if hasattr(graph_compile, "collect_bw_donated_buffer_idxs"):
+            stack.enter_context(patch.object(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: []))
+        # It traces the backward pass under the autocast of the forward pass; eager training runs it under none.
+        if hasattr(functorch_config, "backward_pass_autocast"):
+            stack.enter_context(functorch_config.patch(backward_pass_autocast="off"))
+        yield
 
 
 def boxed(module: fx.GraphModule) -> Boxed:
