@@ -202,7 +202,7 @@ class Schedule:
 
     @property
     def status(self) -> str:
-        """"optimal" when the gap is at most 1e-6, else "feasible"."""
+        """Either "optimal" (the gap is at most 1e-6) or "feasible"."""
         return "optimal" if self.gap <= OPTIMAL_GAP else "feasible"
 
     @property

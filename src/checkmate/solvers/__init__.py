@@ -82,13 +82,16 @@ def solve(
         if method != "auto" or smallest.peak > limit:
             raise _infeasible(search, smallest.peak)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
+    assert search.best is not None, "offered by the method, or just above"
     steps = steps_from_sequence(graph, search.best)
     seconds = search.seconds()
     bound = min(search.lower_bound, search.best_cost)
     schedule = Schedule(graph, steps, limit, method, bound, order, seconds, seed)
     trace = simulate(graph, steps)
     if trace.peak > limit:
-        raise CheckmateError(f"method {method!r} returned a schedule of {trace.peak} bytes for a budget of {limit}: please report it")
+        raise CheckmateError(
+            f"method {method!r} returned a schedule of {trace.peak} bytes for a budget of {limit}: please report it"
+        )
     return schedule
 
 

@@ -100,7 +100,8 @@ class _Auto:
             budget - self.graph.fixed_memory,
             stages,
             min(seconds, search.time_left()),
-            gap=1e-7 if search.closed() else min(0.02 * search.gap, 1e-4),
+            # While the gap is wide, a rough answer and the next round bring more than an exact one.
+            gap=1e-7 if search.closed() else min(max(0.02 * search.gap, 0.1 * search.current_gap(), 1e-7), 0.01),
             seed=search.seed,
             stop=lambda bound: search.interrupted,
             start=start,
@@ -137,7 +138,8 @@ class _Auto:
             if relaxed.retained is None or relaxed.cost >= search.best_cost:
                 return
             found = [evaluate(self.graph, decode(self.graph, stages, relaxed.retained, eager)) for eager in (False, True)]
-            if any([self._consider(one, "schedule from a lower budget") for one in found]):
+            better = [self._consider(one, "schedule from a lower budget") for one in found]
+            if any(better):
                 return
             self._repair(stages, relaxed.retained)
 

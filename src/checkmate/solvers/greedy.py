@@ -185,6 +185,8 @@ def _run(
             while top > 0:
                 top -= 1
                 op = stack[top]
+                if op != stage and not recomputable[op]:
+                    return -1, sequence  # its value is gone for good
                 plan[count] = op
                 count += 1
                 for x in range(in_pointers[op], in_pointers[op + 1]):
@@ -269,7 +271,8 @@ def _run(
                     pointers, values = (in_pointers, in_values) if side == 0 else (out_pointers, out_values)
                     for x in range(pointers[op], pointers[op + 1]):
                         value = values[x]
-                        if resident[value] and useful_until[value] <= stage:
+                        # A value that cannot come back stays to the end of the stage: a new plan may need it.
+                        if resident[value] and useful_until[value] <= stage and recomputable[producer[value]]:
                             wanted = False
                             for y in range(user_pointers[value], user_pointers[value + 1]):
                                 user = user_ops[y]
@@ -281,6 +284,12 @@ def _run(
                                 live -= size[value]
                 if op == stage:
                     finished = True
+                    for value in range(m):
+                        if resident[value] and useful_until[value] <= stage and not recomputable[producer[value]]:
+                            users = user_ops[user_pointers[value] : user_pointers[value + 1]]
+                            if len(users) == 0 or users[-1] <= stage:
+                                resident[value] = False
+                                live -= size[value]
                     if snapshot_at[stage] >= 0:
                         for value in range(m):
                             if resident[value] and not retained[group, value] and recomputable[producer[value]]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import highspy
-import numpy.typing as npt
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse
 
 from .problem import Bools, Floats, Ints

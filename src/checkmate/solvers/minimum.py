@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import time
+
 from ..graph import Graph
 from .decode import Evaluation, evaluate
 from .greedy import SETTINGS, Greedy
 from .problem import Problem
 
 
-def smallest_budget_found(graph: Graph, tolerance: float = 0.005) -> Evaluation:
+def smallest_budget_found(graph: Graph, tolerance: float = 0.005, seconds: float = 15.0) -> Evaluation:
     """The schedule of least peak that greedy eviction finds, by bisection over budgets; its cost is of no interest.
 
     Args:
-        tolerance: relative precision of the search.
+        tolerance: relative precision of the search. seconds: return what is found by then.
     """
     planner = Greedy(Problem(graph))
     best = evaluate(graph, range(graph.num_ops))
     low = graph.min_working_set - 1  # no schedule here
     middle = low + 1  # often the minimum working set itself will do
+    deadline = time.perf_counter() + seconds
     while best.peak - low > max(1.0, tolerance * (best.peak - graph.fixed_memory)):
-        tries = [found for setting in SETTINGS if (found := planner.run(middle, setting)) is not None]
-        best = min([best, *tries], key=lambda found: found.peak)
+        for setting in SETTINGS:
+            found = planner.run(middle, setting, longest=8)
+            if found is not None and found.peak < best.peak:
+                best = found
+            if best.peak <= middle or time.perf_counter() > deadline:
+                break
+        if time.perf_counter() > deadline:
+            break
         if best.peak > middle:
             low = middle
         middle = (low + best.peak) // 2

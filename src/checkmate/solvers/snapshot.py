@@ -17,12 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from .highs import Answer, Program
-from .problem import Bools, Ints, Problem
+from .problem import Bools, Floats, Ints, Problem
 
 #: Objective units for the cost of computing everything once; keeps the numbers in HiGHS's comfortable range.
 _SCALE = 1000.0
 #: HiGHS satisfies constraints within 1e-6; what that can add to a bound is taken off again, relative to the ideal cost.
 _SAFETY = 2e-7
+_TINY = 1e-4
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,17 @@ class Relaxed:
     exact: bool
 
 
+def _without_tiny(size: Floats) -> Bools:
+    """Values whose size matters: the smallest ones, up to a ten-thousandth of all bytes together, are taken to be free.
+
+    That keeps the bound valid and spares the program most of its decisions (statistics of norms, seeds, losses).
+    """
+    order = np.argsort(size, kind="stable")
+    counted = np.zeros(len(size), np.bool_)
+    counted[order] = np.cumsum(size[order]) > _TINY * size.sum()
+    return counted
+
+
 class SnapshotRelaxation:
     """The relaxation for one graph; solve it again and again with other budgets and snapshots.
 
@@ -55,8 +67,9 @@ class SnapshotRelaxation:
         self.problem = problem
         through = problem.recomputable & (backward_inputs | ~problem.backward)
         self._useful_until = problem.useful_until(through)
-        values, ops = problem.edges
+        _, ops = problem.edges
         self._chained = through[ops]  # edges that a recomputation of their op must respect
+        self._counted = _without_tiny(problem.size)
         self._scale = _SCALE / problem.graph.ideal_cost if problem.graph.ideal_cost else 1.0
 
     def solve(
@@ -137,7 +150,9 @@ class SnapshotRelaxation:
             again[producer[useful]] = True
             again &= problem.recomputable
             index = np.full(n, -1)
-            index[again] = program.variables(problem.cost[again] * self._scale, integer=k + 1 < len(snapshots) and snapshots[k + 1] in limited)
+            index[again] = program.variables(
+                problem.cost[again] * self._scale, integer=k + 1 < len(snapshots) and snapshots[k + 1] in limited
+            )
             recompute.append(index)
         for k, stage in enumerate(snapshots):
             end = snapshots[k + 1] if k + 1 < len(snapshots) else n
@@ -145,9 +160,11 @@ class SnapshotRelaxation:
             self._group(program, retain[k], recompute[k], stage, end, following)
             self._limit(program, budget, stage, retain[k])
         for k in range(1, len(snapshots)):
-            again = [op for stage, op in transients if stage == snapshots[k] and recompute[k - 1][op] >= 0]
-            if again:
-                self._limit_recomputations(program, budget, (snapshots[k - 1], snapshots[k]), retain[k - 1 : k + 1], recompute[k - 1], again)
+            limited_ops = [op for stage, op in transients if stage == snapshots[k] and recompute[k - 1][op] >= 0]
+            if limited_ops:
+                self._limit_recomputations(
+                    program, budget, (snapshots[k - 1], snapshots[k]), retain[k - 1 : k + 1], recompute[k - 1], limited_ops
+                )
         if windows:
             for k in range(len(snapshots) - 1):
                 self._window(program, retain[k], recompute[k:], snapshots[k], edges)
@@ -177,7 +194,7 @@ class SnapshotRelaxation:
         touched = np.zeros(problem.graph.num_values, np.bool_)
         touched[values[pointers[stage] : pointers[stage + 1]]] = True
         touched[problem.producer == stage] = True
-        others = np.flatnonzero((retain >= 0) & ~touched)
+        others = np.flatnonzero((retain >= 0) & ~touched & self._counted)
         unit = max(budget, 1.0)
         room = budget - problem.working_set[stage]
         program.at_most(retain[others], problem.size[others] / unit, room / unit)
@@ -197,7 +214,9 @@ class SnapshotRelaxation:
         through[stays] = program.variables(np.zeros(len(stays)), integer=False)
         optional = stays[~read[stays]]
         origin = again[problem.producer]
-        program.at_least(-1.0, [(through[optional], 1.0), (before[optional], -1.0), (after[optional], -1.0), (origin[optional], 1.0)])
+        program.at_least(
+            -1.0, [(through[optional], 1.0), (before[optional], -1.0), (after[optional], -1.0), (origin[optional], 1.0)]
+        )
         certain = stays[read[stays]]
         program.at_least(0.0, [(through[certain], 1.0), (before[certain], -1.0), (origin[certain], 1.0)])
         unit = max(budget, 1.0)
