@@ -393,9 +393,7 @@ def _cache(device: torch.device) -> CostCache:
 
 
 @lru_cache(maxsize=8)
-def _open_cache(
-    directory: Path, kind: str, index: int | None, threads: int, settings: tuple[tuple[str, str], ...]
-) -> CostCache:
+def _open_cache(directory: Path, kind: str, index: int | None, threads: int, settings: tuple[tuple[str, str], ...]) -> CostCache:
     device = torch.cuda.get_device_name(index) if kind == "cuda" else f"{kind} {_processor()}, {threads} threads"
     return CostCache({"torch": torch.__version__, "device": device, **dict(settings)}, 2, directory)
 
