@@ -17,7 +17,7 @@ from ..units import Budget
 from .backend import Session, backend, sessions_of
 from .capture import capture_joint
 from .coverage import check_outputs
-from .internals import preserved_random_state, trace_and_compile
+from .internals import isolation, preserved_random_state, trace_and_compile
 from .options import Options
 from .planning import Plan
 from .profile import profile_nodes
@@ -44,9 +44,8 @@ def compile(model: Model, budget: Budget = "auto", **options: Any) -> Model:
     """
     session = Session({"budget": budget, **options})
     Options.read(session.given)
-    inner: Any = torch.compile(
-        model._call_impl if isinstance(model, torch.nn.Module) else model, backend=partial(backend, session)
-    )
+    function = model._call_impl if isinstance(model, torch.nn.Module) else model
+    inner: Any = torch.compile(function, backend=partial(backend, session), **isolation())
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         before = session.executions
@@ -126,7 +125,7 @@ def capture(
 
     try:
         with torch.enable_grad():
-            torch.compile(step, backend=take, fullgraph=True, dynamic=False)(*inputs)
+            torch.compile(step, backend=take, fullgraph=True, dynamic=False, **isolation())(*inputs)
     except _Done as done:
         return done.graph
     raise CheckmateError("this model gave no training graph: PyTorch did not compile it")

@@ -23,7 +23,7 @@ from .internals import Boxed, boxed, mark_boxed, preserved_random_state, trace_a
 from .options import Options
 from .planning import Plan, make_plan
 from .profile import profile_nodes
-from .watch import FirstStep, report_excess
+from .watch import FirstStep, report_excess, warn_twice
 
 
 #: How `plans` finds the graphs of a model compiled by `torch.compile`.
@@ -53,8 +53,8 @@ class Session:
         return Options.read(self.given)
 
 
-#: Plans whose forward pass has run and whose backward pass has not: (plan, bytes it holds meanwhile).
-_pending: dict[int, tuple[Plan, int]] = {}
+#: What forward passes hold whose backward pass is still to come: per plan the storages that its last one made.
+_pending: weakref.WeakKeyDictionary[Plan, list[weakref.ref[torch.UntypedStorage]]] = weakref.WeakKeyDictionary()
 
 
 def checkmate(module: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **rest: Any) -> Any:
@@ -83,6 +83,22 @@ def _bytes_across(captured: Captured, plan: Plan) -> int:
             crossed = step.op == captured.between
         live = memory
     return live
+
+
+def _storages(tensors: Sequence[Any]) -> dict[int, torch.UntypedStorage]:
+    """Storages of plain tensors, by identity."""
+    plain = [t for t in tensors if isinstance(t, torch.Tensor) and t.layout is torch.strided]
+    return {storage._cdata: storage for storage in (t.untyped_storage() for t in plain)}
+
+
+def _held(plans: Iterable[Plan], besides: Iterable[int] = ()) -> int:
+    """Bytes that the last forward passes of these plans still hold, some storages left out."""
+    found = {}
+    for plan in plans:
+        for storage in [reference() for reference in _pending.get(plan, ())]:
+            if storage is not None:
+                found[storage._cdata] = storage.nbytes()
+    return sum(size for key, size in found.items() if key not in set(besides))
 
 
 class _Graph:
@@ -148,11 +164,12 @@ class _Step:
         self.plan: Plan | None = None
         self.margin = 0
         self.first: FirstStep | None = None
-        self.held = 0
+        self.outside = 0
 
     def call(self, inputs: Sequence[Any]) -> Any:
         if self.function is None:
             check_inputs(inputs, self.session.warned)
+            self.outside = _held([plan for plan in _pending if plan is not self.plan], besides=_storages(inputs))
             self.function = self._compile(inputs)
         self.session.executions += 1
         return self.function(*inputs)
@@ -177,16 +194,14 @@ class _Step:
         assert backward is not None
         across = _bytes_across(captured, plan)
         self.first = FirstStep(plan, captured.resident, across)
-        self.held = across - captured.graph.fixed_memory
         return forward, backward
 
     def _profile(self, nodes: Sequence[fx.Node]) -> Mapping[fx.Node, Cost]:
         return profile_nodes(nodes, cost_model=self.session.options.cost_model)
 
     def _make_plan(self, captured: Captured) -> Plan:
-        outside = sum(held for plan, held in _pending.values())
         plan = make_plan(
-            captured.graph, self.session.options, captured.device, captured.resident, margin=self.margin, outside=outside
+            captured.graph, self.session.options, captured.device, captured.resident, margin=self.margin, outside=self.outside
         )
         if self.plan in self.session.plans:
             self.session.plans[self.session.plans.index(self.plan)] = plan
@@ -196,13 +211,17 @@ class _Step:
         return plan
 
     def _forward(self, module: fx.GraphModule) -> Boxed:
-        run, plan, first, held = boxed(module), self.plan, self.first, self.held
+        run, plan, first = boxed(module), self.plan, self.first
         assert plan is not None and first is not None
 
         def forward(arguments: list[Any]) -> Any:
             plan.executions += 1
+            if _held([plan]) and "twice" not in self.session.warned:
+                self.session.warned.add("twice")
+                warn_twice(plan, _held([plan]))
+            own = set(_storages(arguments))
             results = first.forward(run, arguments)
-            _pending[id(plan)] = (plan, held)
+            _pending[plan] = [weakref.ref(storage) for key, storage in _storages(results).items() if key not in own]
             return results
 
         return mark_boxed(forward)
@@ -214,7 +233,7 @@ class _Step:
         def backward(arguments: list[Any]) -> Any:
             watching = first.watching
             results = first.backward(run, arguments)
-            _pending.pop(id(plan), None)
+            _pending.pop(plan, None)
             if watching and first.excess():
                 report_excess(plan)
                 self.margin += first.excess()

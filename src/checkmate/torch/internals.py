@@ -5,6 +5,7 @@ Checked against torch 2.11 to 2.13.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from torch import fx
 
 # `aot_module_simplified` is exported by functorch.compile, but its keywords are not documented.
 from functorch.compile import aot_module_simplified
+from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch.fx.graph import _BoxedCodeGen
@@ -46,7 +48,11 @@ def trace_and_compile(
 
     # AOT autograd marks saved tensors that the backward may overwrite, and refuses retain_graph=True if there are any.
     # Nothing here overwrites them: say that there are none.
-    with patch.object(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: []):
+    # And it traces the backward pass under the autocast of the forward pass; eager training runs it under none.
+    with (
+        patch.object(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: []),
+        functorch_config.patch(backward_pass_autocast="off"),
+    ):
         compiled: Callable[..., Any] = aot_module_simplified(
             module,
             inputs,
@@ -54,8 +60,25 @@ def trace_and_compile(
             bw_compiler=adapt(backward),
             inference_compiler=adapt(inference),
             partition_fn=partition,
+            decompositions={torch.ops.aten.native_dropout_backward.default: _dropout_backward},
         )
     return compiled
+
+
+def _dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> Any:
+    """Gradient of dropout, rounded as eager training on the CPU rounds it: the scaled mask has the gradient's type."""
+    if gradient.device.type != "cpu" or gradient.dtype not in (torch.bfloat16, torch.float16):
+        return NotImplemented
+    return gradient * (mask.to(gradient.dtype) * scale)
+
+
+def isolation() -> dict[str, Any]:
+    """Keywords for `torch.compile` that keep the compilations of one model apart from those of others of its class.
+
+    Without them, PyTorch counts all of them together and, at the eighth, runs the model without any compiler.
+    """
+    known = inspect.signature(torch.compile).parameters
+    return {"isolate_recompiles": True, "recompile_limit": 64} if "isolate_recompiles" in known else {}
 
 
 def boxed(module: fx.GraphModule) -> Boxed:

@@ -14,7 +14,7 @@ from ..units import format_bytes
 from .options import Options
 
 
-@dataclass
+@dataclass(eq=False)
 class Plan:
     """One compiled graph of a model, at one set of input shapes.
 

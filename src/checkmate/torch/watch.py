@@ -84,5 +84,14 @@ def report_excess(plan: Plan) -> None:
     )
 
 
+def warn_twice(plan: Plan, held: int) -> None:
+    """Tell the user that two forward passes are live at once, which one plan does not account for."""
+    _warn(
+        f"a forward pass began while an earlier one of the same model still holds {format_bytes(held)} for its backward pass: the "
+        f"step takes that much more than the {format_bytes(plan.predicted_peak)} of its plan; say so with reserved=, or run the "
+        "backward pass in between"
+    )
+
+
 def _warn(message: str) -> None:
     warnings.warn(message, BudgetWarning, stacklevel=2)

@@ -1,0 +1,237 @@
+"""What training scripts do besides a plain loop."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_models import Case, ResidualNet, case, identical, state, train, twin
+
+import checkmate
+from checkmate.torch import BudgetWarning
+
+
+def tight(model: nn.Module, budget: str = "60%") -> nn.Module:
+    return checkmate.torch.compile(model, budget=budget, gap=0.02, time_limit=3)
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def both(name: str) -> tuple[Case, nn.Module, nn.Module]:
+    which = case(name)
+    return which, twin(which.model), tight(twin(which.model))
+
+
+def recomputes(model: nn.Module) -> bool:
+    return all(plan.schedule.num_recomputations > 0 for plan in checkmate.torch.plans(model))
+
+
+@pytest.mark.parametrize("name", ["residual", "decoder"])
+def test_eval_and_no_grad_between_steps(name: str) -> None:
+    which, plain, planned = both(name)
+    results = []
+    for model in (plain, planned):
+        seen = train(which, model, steps=2)
+        with torch.no_grad():  # training mode: batch norm moves on, dropout draws
+            seen.append(model(*which.inputs))
+        model.eval()
+        with torch.no_grad():
+            seen.append(model(*which.inputs))
+        seen.append(which.step(model))  # gradients in eval mode
+        model.train()
+        results.append([*seen, *train(which, model, steps=2)])
+    assert identical(*results)
+    assert recomputes(planned)
+
+
+def test_gradient_accumulation_and_tied_weights() -> None:
+    which, plain, planned = both("decoder")
+    results = []
+    for model in (plain, planned):
+        torch.manual_seed(3)
+        losses = [which.step(model) for _ in range(3)]
+        results.append([*losses, *gradients(model)])
+    assert identical(*results)
+    assert recomputes(planned)
+
+
+def test_changing_batch_sizes_get_a_plan_each() -> None:
+    which, plain, planned = both("residual")
+    sizes = (4, 2, 3, 4, 1)
+    results = []
+    for model in (plain, planned):
+        torch.manual_seed(3)
+        seen = []
+        for size in sizes:
+            model.zero_grad()
+            loss = model(which.inputs[0][:size].clone(), which.inputs[1][:size].clone())
+            loss.backward()
+            seen += [loss.detach(), *gradients(model)]
+        results.append(seen + state(model))
+    assert identical(*results)
+    # The first size may be planned twice: alone, and again once PyTorch knows that sizes change.
+    assert len(set(sizes)) <= len(checkmate.torch.plans(planned)) <= len(set(sizes)) + 1
+
+
+def test_two_forwards_then_one_backward() -> None:
+    which, plain, planned = both("residual")
+    results = []
+    for model in (plain, planned):
+        torch.manual_seed(3)
+        first = model(*which.inputs)
+        with pytest.warns(BudgetWarning, match="earlier one") if model is planned else nullcontext():
+            loss = first + model(which.inputs[0].flip(3), which.inputs[1])
+        loss.backward()
+        results.append([loss.detach(), *gradients(model), *state(model)])
+    assert identical(*results)
+
+
+def test_retain_graph() -> None:
+    which, plain, planned = both("decoder")
+    results = []
+    for model in (plain, planned):
+        torch.manual_seed(3)
+        loss = model(*which.inputs)
+        # The saved tensors stay for the second pass, so the plan cannot hold, and says so.
+        with pytest.warns(BudgetWarning, match="above the budget") if model is planned else nullcontext():
+            loss.backward(retain_graph=True)
+        loss.backward()
+        results.append([loss.detach(), *gradients(model)])
+    assert identical(*results)
+    assert recomputes(planned)
+
+
+@pytest.mark.parametrize("name", ["residual", "decoder"])
+def test_bfloat16_autocast(name: str) -> None:
+    which, plain, planned = both(name)
+    results = []
+    for model in (plain, planned):
+        torch.manual_seed(3)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(*which.inputs)
+        loss.backward()
+        results.append([loss.detach(), *gradients(model), *state(model)])
+    assert identical(*results)
+    assert recomputes(planned)
+
+
+def test_frozen_parameters() -> None:
+    which, plain, planned = both("residual")
+    for model in (plain, planned):
+        for parameter in model.blocks[0].parameters():  # type: ignore[index, union-attr]  # nn.Module's attributes are untyped
+            parameter.requires_grad_(False)
+    assert identical(train(which, plain, 2), train(which, planned, 2))
+    assert recomputes(planned)
+
+
+class Broken(ResidualNet):
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        x = self.blocks[:2](self.stem(x))
+        torch._dynamo.graph_break()
+        return F.cross_entropy(self.head(self.blocks[2:](x).mean((2, 3))), labels)
+
+
+# PyTorch looks at the gradient of what goes from one graph to the next.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_graph_breaks_share_the_budget() -> None:
+    which = case("residual")
+    torch.manual_seed(0)
+    base = Broken()
+    plain, planned = twin(base), checkmate.torch.compile(twin(base), budget="2MiB", time_limit=3)
+    assert identical(train(which, plain, 3), train(which, planned, 3))
+    first, second = checkmate.torch.plans(planned)
+    assert second.outside > 0  # what the first graph holds while the second runs
+    assert second.predicted_peak <= second.budget == first.budget == 2 * 2**20
+
+
+class Averaged(nn.Module):
+    """A buffer that the forward pass both reads and overwrites, and that the gradient depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 64), nn.Linear(64, 1)
+        self.register_buffer("mean", torch.ones(64))
+        self.mean: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.first(x)) * self.mean.clone()
+        self.mean.mul_(0.9).add_(0.1 * hidden.detach().mean(0))
+        return torch.tanh(self.second(hidden * self.mean)).sum()
+
+
+def test_buffers_that_the_forward_reads_and_overwrites() -> None:
+    torch.manual_seed(0)
+    base = Averaged()
+    which = Case("averaged", base, (torch.randn(512, 16),), lambda loss: loss)
+    plain, planned = twin(base), tight(twin(base), "85%")
+    assert identical(train(which, plain, 3), train(which, planned, 3))
+
+
+def test_functions_and_floats_that_change() -> None:
+    def f(x: Tensor, scale: float) -> Tensor:
+        return (x.sin() * scale).exp().sum()
+
+    planned = checkmate.torch.compile(f, budget="1GiB")
+    for scale in (1.0, 2.0, 0.5):
+        x, y = (torch.arange(5.0, requires_grad=True) for _ in range(2))
+        f(x, scale).backward()
+        planned(y, scale).backward()
+        assert x.grad is not None
+        assert y.grad is not None
+        assert torch.equal(x.grad, y.grad)
+    assert len(checkmate.torch.plans(planned)) == 3
+
+
+class Mixed(nn.Module):
+    """A middle layer that the compiler is told to leave alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(8, 16), nn.LSTM(16, 16), nn.Linear(16, 1)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # untyped in torch
+    def apart(self, x: Tensor) -> Tensor:
+        return self.middle(x)[0]  # type: ignore[no-any-return]  # modules return Any
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.apart(self.first(x))).sum()  # type: ignore[no-any-return]  # modules return Any
+
+
+def test_parts_outside_the_plan_are_reported_once() -> None:
+    torch.manual_seed(0)
+    planned = checkmate.torch.compile(Mixed(), budget="1GiB")
+    x = torch.randn(5, 2, 8)
+    with pytest.warns(BudgetWarning, match="outside the plan"):
+        planned(x).backward()
+    assert len(checkmate.torch.plans(planned)) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        planned(x).backward()
+
+
+def test_models_without_any_plan_are_reported() -> None:
+    planned = checkmate.torch.compile(nn.LSTM(8, 16), budget="1GiB")
+    with pytest.warns(BudgetWarning, match="no part of this model"):
+        planned(torch.randn(5, 2, 8))[0].sum().backward()
+    assert checkmate.torch.plans(planned) == []
+
+
+def test_capture_changes_nothing() -> None:
+    which = case("residual")
+    before, random = state(which.model), torch.get_rng_state()
+    graph = checkmate.torch.capture(which.model, *which.inputs)
+    assert identical(before, state(which.model))
+    assert torch.equal(random, torch.get_rng_state())
+    assert all(p.grad is None for p in which.model.parameters())
+    assert {op.phase for op in graph.ops} == {"forward", "loss", "backward"}
+    kept = sum(value.size for value in graph.values if value.keep)
+    parameters = sum(p.untyped_storage().nbytes() for p in which.model.parameters())
+    assert parameters < kept <= parameters + 16
+    with pytest.raises(checkmate.CheckmateError, match="gradient"):
+        checkmate.torch.capture(nn.ReLU(), torch.randn(3))
