@@ -6,13 +6,13 @@ import warnings
 from contextlib import nullcontext
 
 import pytest
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch_models import Case, ResidualNet, case, identical, state, train, twin
 
 import checkmate
+import torch
 from checkmate.torch import BudgetWarning
+from torch import Tensor, nn
+from torch_models import Case, ResidualNet, case, identical, state, train, twin
 
 
 def tight(model: nn.Module, budget: str = "60%") -> nn.Module:
@@ -143,11 +143,11 @@ def test_graph_breaks_share_the_budget() -> None:
     which = case("residual")
     torch.manual_seed(0)
     base = Broken()
-    plain, planned = twin(base), checkmate.torch.compile(twin(base), budget="2MiB", time_limit=3)
+    plain, planned = twin(base), checkmate.torch.compile(twin(base), budget="3MiB", time_limit=3)
     assert identical(train(which, plain, 3), train(which, planned, 3))
     first, second = checkmate.torch.plans(planned)
     assert second.outside > 0  # what the first graph holds while the second runs
-    assert second.predicted_peak <= second.budget == first.budget == 2 * 2**20
+    assert second.predicted_peak <= second.budget == first.budget == 3 * 2**20
 
 
 class Averaged(nn.Module):
@@ -162,6 +162,8 @@ class Averaged(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = torch.tanh(self.first(x)) * self.mean.clone()
         self.mean.mul_(0.9).add_(0.1 * hidden.detach().mean(0))
+        for _ in range(4):
+            hidden = torch.sigmoid(hidden.sin() * self.mean)
         return torch.tanh(self.second(hidden * self.mean)).sum()
 
 
@@ -169,8 +171,9 @@ def test_buffers_that_the_forward_reads_and_overwrites() -> None:
     torch.manual_seed(0)
     base = Averaged()
     which = Case("averaged", base, (torch.randn(512, 16),), lambda loss: loss)
-    plain, planned = twin(base), tight(twin(base), "85%")
+    plain, planned = twin(base), tight(twin(base), "75%")
     assert identical(train(which, plain, 3), train(which, planned, 3))
+    assert recomputes(planned)
 
 
 def test_functions_and_floats_that_change() -> None:
@@ -195,7 +198,7 @@ class Mixed(nn.Module):
         super().__init__()
         self.first, self.middle, self.last = nn.Linear(8, 16), nn.LSTM(16, 16), nn.Linear(16, 1)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # untyped in torch
+    @torch.compiler.disable
     def apart(self, x: Tensor) -> Tensor:
         return self.middle(x)[0]  # type: ignore[no-any-return]  # modules return Any
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from torch_models import Case, case, identical, state, step_peak, train, twin
 
 import checkmate
+import torch
+from torch_models import Case, case, identical, state, step_peak, train, twin
 
 NAMES = ("residual", "unet", "decoder")
 #: Budget as a point between 1.2 x the minimum (0) and the plain peak (1).
@@ -52,7 +52,7 @@ def test_entry_point_by_name() -> None:
     which = case("residual")
     expected = train(which, twin(which.model), steps=2)
     model = twin(which.model)
-    compiled = torch.compile(model, backend="checkmate", options={"budget": "60%", "gap": 0.01})
+    compiled = torch.compile(model, backend="checkmate", options={"budget": "60%", "method": "auto"})
     torch.manual_seed(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     losses = []

@@ -25,7 +25,6 @@ from .planning import Plan, make_plan
 from .profile import profile_nodes
 from .watch import FirstStep, report_excess, warn_twice
 
-
 #: How `plans` finds the graphs of a model compiled by `torch.compile`.
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
@@ -57,14 +56,16 @@ class Session:
 _pending: weakref.WeakKeyDictionary[Plan, list[weakref.ref[torch.UntypedStorage]]] = weakref.WeakKeyDictionary()
 
 
-def checkmate(module: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **rest: Any) -> Any:
+def checkmate(
+    module: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **rest: Any
+) -> Any:
     """Entry point for `torch.compile(model, backend="checkmate", options={"budget": "4GiB"})`; see `Options`."""
     return backend(Session({**(options or {}), **rest}), module, example_inputs)
 
 
 def backend(session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
     """Compile one graph of a session."""
-    return torch.compiler.disable(_Graph(session, module, example_inputs).call)  # type: ignore[no-untyped-call]  # untyped in torch
+    return torch.compiler.disable(_Graph(session, module, example_inputs).call)
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ class _Graph:
         self.session = session
         self.module = module
         self.symbolic = any(
-            isinstance(x, (torch.SymInt, torch.SymFloat)) or (isinstance(x, torch.Tensor) and _has_symbols(x)) for x in example_inputs
+            isinstance(x, (torch.SymInt, torch.SymFloat)) or (isinstance(x, torch.Tensor) and _has_symbols(x))
+            for x in example_inputs
         )
         self.numbers = _numbers(module)
         self.steps: dict[Any, _Step] = {}
@@ -140,7 +142,7 @@ def _with_numbers(module: fx.GraphModule, positions: Sequence[int], numbers: Seq
     placeholders = graph.find_nodes(op="placeholder")
     for position, number in zip(positions, numbers, strict=True):
         for user in filter(_is_item, list(placeholders[position].users)):
-            user.replace_all_uses_with(number)  # type: ignore[arg-type]  # a constant is a valid argument
+            user.replace_all_uses_with(number)
             graph.erase_node(user)
     return fx.GraphModule(module, graph)
 
@@ -212,7 +214,8 @@ class _Step:
 
     def _forward(self, module: fx.GraphModule) -> Boxed:
         run, plan, first = boxed(module), self.plan, self.first
-        assert plan is not None and first is not None
+        assert plan is not None
+        assert first is not None
 
         def forward(arguments: list[Any]) -> Any:
             plan.executions += 1
@@ -228,7 +231,8 @@ class _Step:
 
     def _backward(self, module: fx.GraphModule) -> Boxed:
         run, plan, first = boxed(module), self.plan, self.first
-        assert plan is not None and first is not None
+        assert plan is not None
+        assert first is not None
 
         def backward(arguments: list[Any]) -> Any:
             watching = first.watching

@@ -80,15 +80,16 @@ def report_excess(plan: Plan) -> None:
     peak = plan.measured_peak or 0
     _warn(
         f"the first step peaked at {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} "
-        f"({plan.budget} bytes; {plan.predicted_peak} were predicted): the next step runs under a new plan with that much more room"
+        f"({plan.budget} bytes; {plan.predicted_peak} were predicted): the next step runs under a new plan with that "
+        "much more room"
     )
 
 
 def warn_twice(plan: Plan, held: int) -> None:
     """Tell the user that two forward passes are live at once, which one plan does not account for."""
     _warn(
-        f"a forward pass began while an earlier one of the same model still holds {format_bytes(held)} for its backward pass: the "
-        f"step takes that much more than the {format_bytes(plan.predicted_peak)} of its plan; say so with reserved=, or run the "
+        f"a forward pass began while an earlier one of the same model still holds {format_bytes(held)} for its backward pass: "
+        f"the step takes that much more than the {format_bytes(plan.predicted_peak)} of its plan; say so with reserved=, or run the "
         "backward pass in between"
     )
 
