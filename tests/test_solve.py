@@ -162,7 +162,7 @@ def test_interrupt_returns_the_best_so_far() -> None:
 
 def test_progress_only_improves() -> None:
     seen: list[checkmate.solvers.Progress] = []
-    checkmate.solve(u_net(), "90%", gap=0, time_limit=5, progress=seen.append)
+    checkmate.solve(u_net(), "95%", gap=0, time_limit=5, progress=seen.append)
     costs = [report.cost for report in seen if report.cost is not None]
     bounds = [report.lower_bound for report in seen]
     assert costs == sorted(costs, reverse=True) and bounds == sorted(bounds) and costs

@@ -45,6 +45,8 @@ def compile(model: Model, budget: Budget = "auto", **options: Any) -> Model:
     """
     session = Session({"budget": budget, **options})
     Options.read(session.given)
+    if isinstance(model, torch.nn.Module):
+        session.module = weakref.ref(model)
     function = model._call_impl if isinstance(model, torch.nn.Module) else model
     inner: Any = torch.compile(function, backend=partial(backend, session), **isolation())
 

@@ -13,10 +13,30 @@ import torch
 from .watch import BudgetWarning
 
 #: Autograd nodes that hold no activations: parameters, planned graphs, and views of what those return.
-_FREE = (
-    "AccumulateGrad", "CompiledFunction", "AliasBackward", "AsStrided", "ViewBackward", "UnsafeView", "Slice", "Select",
-    "TBackward", "Transpose", "Permute", "Expand", "Squeeze", "Unsqueeze", "Split", "Unbind", "Detach", "Unfold", "Diagonal", "Graph",
-)  # fmt: skip
+_FREE = tuple(
+    [
+        "AccumulateGrad",
+        "CompiledFunction",
+        "AliasBackward",
+        "AsStrided",
+        "ViewBackward",
+        "UnsafeView",
+        "Slice",
+        "Select",
+        "TBackward",
+        "Transpose",
+        "Permute",
+        "Expand",
+        "Squeeze",
+        "Unsqueeze",
+        "Split",
+        "Unbind",
+        "Detach",
+        "Unfold",
+        "Diagonal",
+        "Graph",
+    ]
+)
 
 
 def check_inputs(inputs: Sequence[Any], warned: set[str]) -> None:
