@@ -19,6 +19,8 @@ from .snapshot import Relaxed, SnapshotRelaxation
 _BACKWARD_INPUTS_UP_TO = 500
 #: Seconds for one relaxation; doubled when it was not enough to find anything.
 _ROUND_SECONDS = 6.0
+#: While the gap is wide, a rough answer (this fraction of the gap) and the next round bring more than an exact one.
+_ROUGH = 0.1
 #: Rounds spent on improving a schedule that is within the gap already, each of at most this many seconds.
 _POLISH_ROUNDS, _POLISH_SECONDS = 2, 1.0
 #: Fractions of the violation by which the budget is lowered to read feasible schedules off the relaxation.
@@ -45,13 +47,13 @@ class _Auto:
         if self.search.done():
             return
         self.snapshots = {int(np.argmax(self.problem.profile))}
-        seconds, additions, first, polish = _ROUND_SECONDS, 4, True, 0
+        seconds, additions, first, polish, rough = _ROUND_SECONDS, 4, True, 0, _ROUGH
         while not self._finished(polish):
             if self.search.closed():
-                polish, seconds = polish + 1, _POLISH_SECONDS
+                polish, seconds, rough = polish + 1, _POLISH_SECONDS, 0.0
             before = self.search.lower_bound
             stages = sorted(self.snapshots)
-            relaxed = self._relax(self.search.budget, stages, seconds, self.transients)
+            relaxed = self._relax(self.search.budget, stages, seconds, rough)
             if np.isinf(relaxed.bound):
                 self.search.proven_infeasible = True
                 return
@@ -68,8 +70,11 @@ class _Auto:
                 additions = min(2 * additions, 32)
             if not self._refine(violating, additions) and not (self.search.closed() and polish == 0):
                 if relaxed.exact and relaxed.retained is not None:
-                    return  # the relaxation is as fine as it gets
-                seconds *= 2
+                    if rough == 0.0:
+                        return  # the relaxation is as fine as it gets
+                    rough = 0.0
+                else:
+                    seconds *= 2
 
     def _finished(self, polish: int) -> bool:
         search = self.search
@@ -91,7 +96,7 @@ class _Auto:
             if self.search.done():
                 return
 
-    def _relax(self, budget: int, stages: list[int], seconds: float, transients: set[tuple[int, int]]) -> Relaxed:
+    def _relax(self, budget: int, stages: list[int], seconds: float, rough: float) -> Relaxed:
         search = self.search
         start = None
         if search.best is not None:
@@ -100,12 +105,11 @@ class _Auto:
             budget - self.graph.fixed_memory,
             stages,
             min(seconds, search.time_left()),
-            # While the gap is wide, a rough answer and the next round bring more than an exact one.
-            gap=1e-7 if search.closed() else min(max(0.02 * search.gap, 0.1 * search.current_gap(), 1e-7), 0.01),
+            gap=min(max(1e-7, 0.2 * rough * search.gap, rough * search.current_gap()), 0.01),
             seed=search.seed,
             stop=lambda bound: search.interrupted,
             start=start,
-            transients=transients,
+            transients=self.transients,
         )
 
     def _decode(self, stages: list[int], relaxed: Relaxed) -> list[Evaluation]:
@@ -134,7 +138,7 @@ class _Auto:
             lower = self.graph.fixed_memory + int((search.budget - self.graph.fixed_memory) / min(excess, 2.0) ** margin)
             if lower < self.graph.min_working_set or search.done():
                 return
-            relaxed = self._relax(lower, stages, min(1.0, search.time_left() / 4), self.transients)
+            relaxed = self._relax(lower, stages, min(1.0, search.time_left() / 4), _ROUGH)
             if relaxed.retained is None or relaxed.cost >= search.best_cost:
                 return
             found = [evaluate(self.graph, decode(self.graph, stages, relaxed.retained, eager)) for eager in (False, True)]
