@@ -85,7 +85,8 @@ class DecoderBlock(nn.Module):
         dropped = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropped)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp(self.norm2(x))
+        out: Tensor = x + self.mlp(self.norm2(x))
+        return out
 
 
 class Decoder(nn.Module):
@@ -162,9 +163,8 @@ def identical(first: list[Tensor], second: list[Tensor]) -> bool:
 def step_peak(case: Case, model: nn.Module) -> int:
     """True peak of one step: parameters, buffers and inputs, and what the step adds to them."""
     model.zero_grad()
-    own = {
-        t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in (*model.parameters(), *model.buffers(), *case.inputs)
-    }
+    storages = [t.untyped_storage() for t in (*model.parameters(), *model.buffers(), *case.inputs)]
+    own = {storage._cdata: storage.nbytes() for storage in storages}
     with measure("cpu") as measured:
         case.step(model)
     return sum(own.values()) + measured.peak - measured.base

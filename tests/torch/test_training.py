@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
-import torch
-from torch_models import Case, case, identical, state, step_peak, train, twin
 
 import checkmate
+import checkmate.torch
+import torch
+from checkmate.torch.profile import NodeCost, profile_nodes
+from torch import fx
+from torch_models import Case, case, identical, state, step_peak, train, twin
 
+#: Where the name that the test replaces is looked up.
+BACKEND = sys.modules["checkmate.torch.backend"]
 NAMES = ("residual", "unet", "decoder")
 #: Budget as a point between 1.2 x the minimum (0) and the plain peak (1).
 LEVELS = (0.7, 0.35, 0.0)
@@ -52,7 +59,7 @@ def test_entry_point_by_name() -> None:
     which = case("residual")
     expected = train(which, twin(which.model), steps=2)
     model = twin(which.model)
-    compiled = torch.compile(model, backend="checkmate", options={"budget": "60%", "gap": 0.01})
+    compiled = torch.compile(model, backend="checkmate", options={"budget": "60%", "method": "auto"})
     torch.manual_seed(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     losses = []
@@ -87,6 +94,31 @@ def test_infeasible_budget_reaches_the_caller_as_it_is() -> None:
     again = checkmate.torch.compile(twin(which.model), budget=needed, time_limit=4)
     which.step(again)
     assert checkmate.torch.plans(again)[0].predicted_peak <= needed
+
+
+def test_a_plan_that_passes_its_budget_is_reported_and_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    which = case("residual")
+    graph = graph_of(which)
+    largest = max(op.workspace for op in graph.ops)
+    assert largest > 10_000
+
+    def without_workspace(nodes: list[fx.Node], cost_model: str) -> dict[fx.Node, NodeCost]:
+        return {node: NodeCost(cost.seconds, 0) for node, cost in profile_nodes(nodes, cost_model).items()}
+
+    # A plan that knows nothing of workspaces.
+    monkeypatch.setattr(BACKEND, "profile_nodes", without_workspace)
+    budget = budget_at(graph, 0.35)
+    model = checkmate.torch.compile(twin(which.model), budget=budget, time_limit=4, gap=0.01)
+    with pytest.warns(checkmate.torch.BudgetWarning, match="above the budget"):
+        which.step(model)
+    (first,) = checkmate.torch.plans(model)
+    assert first.measured_peak is not None
+    assert first.measured_peak > budget >= first.predicted_peak
+    which.step(model)
+    assert step_peak(which, model) <= budget
+    (second,) = checkmate.torch.plans(model)
+    assert second.margin == first.measured_peak - budget
+    assert second.schedule.peak <= budget - second.margin
 
 
 def test_reserved_bytes_count() -> None:

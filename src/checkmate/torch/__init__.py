@@ -1,7 +1,7 @@
 """PyTorch front end: train a model under a memory budget.
 
-    model = checkmate.torch.compile(model, budget="4GiB")
-    model = torch.compile(model, backend="checkmate", options={"budget": "4GiB"})       # the same, by name
+model = checkmate.torch.compile(model, budget="4GiB")
+model = torch.compile(model, backend="checkmate", options={"budget": "4GiB"})       # the same, by name
 """
 
 from __future__ import annotations

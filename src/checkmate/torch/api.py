@@ -7,9 +7,10 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, TypeVar
 
+from torch.utils._pytree import tree_leaves
+
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves
 
 from ..errors import CheckmateError
 from ..graph import Graph
@@ -44,6 +45,8 @@ def compile(model: Model, budget: Budget = "auto", **options: Any) -> Model:
     """
     session = Session({"budget": budget, **options})
     Options.read(session.given)
+    if isinstance(model, torch.nn.Module):
+        session.module = weakref.ref(model)
     function = model._call_impl if isinstance(model, torch.nn.Module) else model
     inner: Any = torch.compile(function, backend=partial(backend, session), **isolation())
 
@@ -56,7 +59,7 @@ def compile(model: Model, budget: Budget = "auto", **options: Any) -> Model:
 
     if isinstance(model, torch.nn.Module):
         # What nn.Module.compile sets; calls of the module go through it.
-        model._compiled_call_impl = call  # type: ignore[assignment]
+        model._compiled_call_impl = call
         _compiled[model] = session
         return model
     wrapped = wraps(model)(call)
@@ -74,7 +77,9 @@ def plans(model: Any) -> list[Plan]:
     try:
         return list(_compiled[model].plans)
     except (KeyError, TypeError):
-        raise CheckmateError("this is not a compiled model: pass what checkmate.torch.compile or torch.compile returned") from None
+        raise CheckmateError(
+            "this is not a compiled model: pass what checkmate.torch.compile or torch.compile returned"
+        ) from None
 
 
 class _Done(Exception):
@@ -110,9 +115,7 @@ def capture(
         return sum((x.sum() for x in leaves), start=torch.zeros((), device=leaves[0].device))
 
     def partition(joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **unused: Any) -> Any:
-        captured = capture_joint(
-            joint, num_fwd_outputs, partial(profile_nodes, cost_model=cost_model), name=type(model).__name__
-        )
+        captured = capture_joint(joint, num_fwd_outputs, partial(profile_nodes, cost_model=cost_model), name=type(model).__name__)
         raise _Done(captured.graph)
 
     def take(module: fx.GraphModule, example_inputs: Any) -> Any:
@@ -121,7 +124,7 @@ def capture(
             with preserved_random_state(devices):
                 trace_and_compile(module, arguments, partition, _refuse, _refuse, _refuse)
 
-        return torch.compiler.disable(run)  # type: ignore[no-untyped-call]  # untyped in torch
+        return torch.compiler.disable(run)
 
     try:
         with torch.enable_grad():

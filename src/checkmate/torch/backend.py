@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
+from ..errors import InfeasibleBudget
 from ..schedule import Compute
+from . import sharing
 from .capture import Captured, Cost, capture_joint
 from .coverage import check_inputs
 from .emit import emit
@@ -23,8 +25,7 @@ from .internals import Boxed, boxed, mark_boxed, preserved_random_state, trace_a
 from .options import Options
 from .planning import Plan, make_plan
 from .profile import profile_nodes
-from .watch import FirstStep, report_excess, warn_twice
-
+from .watch import FirstStep, report_excess, warn_shared, warn_twice
 
 #: How `plans` finds the graphs of a model compiled by `torch.compile`.
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -37,6 +38,8 @@ class Session:
         options: of all its graphs.
         plans: in the order in which they were made; a plan that replaces another takes its place.
         executions: how often any of its graphs ran, training or not.
+        steps: its graphs, in the order in which they were compiled.
+        module: the model, if it is known.
     """
 
     def __init__(self, options: Mapping[str, Any]):
@@ -45,6 +48,8 @@ class Session:
         self.executions = 0
         self.warned: set[str] = set()
         self.parameters: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.steps: list[_Step] = []
+        self.module: weakref.ref[torch.nn.Module] | None = None
         _sessions.add(self)
 
     @property
@@ -53,18 +58,16 @@ class Session:
         return Options.read(self.given)
 
 
-#: What forward passes hold whose backward pass is still to come: per plan the storages that its last one made.
-_pending: weakref.WeakKeyDictionary[Plan, list[weakref.ref[torch.UntypedStorage]]] = weakref.WeakKeyDictionary()
-
-
-def checkmate(module: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **rest: Any) -> Any:
+def checkmate(
+    module: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **rest: Any
+) -> Any:
     """Entry point for `torch.compile(model, backend="checkmate", options={"budget": "4GiB"})`; see `Options`."""
     return backend(Session({**(options or {}), **rest}), module, example_inputs)
 
 
 def backend(session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
     """Compile one graph of a session."""
-    return torch.compiler.disable(_Graph(session, module, example_inputs).call)  # type: ignore[no-untyped-call]  # untyped in torch
+    return torch.compiler.disable(_Graph(session, module, example_inputs).call)
 
 
 @dataclass(frozen=True)
@@ -85,22 +88,6 @@ def _bytes_across(captured: Captured, plan: Plan) -> int:
     return live
 
 
-def _storages(tensors: Sequence[Any]) -> dict[int, torch.UntypedStorage]:
-    """Storages of plain tensors, by identity."""
-    plain = [t for t in tensors if isinstance(t, torch.Tensor) and t.layout is torch.strided]
-    return {storage._cdata: storage for storage in (t.untyped_storage() for t in plain)}
-
-
-def _held(plans: Iterable[Plan], besides: Iterable[int] = ()) -> int:
-    """Bytes that the last forward passes of these plans still hold, some storages left out."""
-    found = {}
-    for plan in plans:
-        for storage in [reference() for reference in _pending.get(plan, ())]:
-            if storage is not None:
-                found[storage._cdata] = storage.nbytes()
-    return sum(size for key, size in found.items() if key not in set(besides))
-
-
 class _Graph:
     """A graph from the compiler, specialised to the shapes it is called with."""
 
@@ -108,7 +95,8 @@ class _Graph:
         self.session = session
         self.module = module
         self.symbolic = any(
-            isinstance(x, (torch.SymInt, torch.SymFloat)) or (isinstance(x, torch.Tensor) and _has_symbols(x)) for x in example_inputs
+            isinstance(x, (torch.SymInt, torch.SymFloat)) or (isinstance(x, torch.Tensor) and _has_symbols(x))
+            for x in example_inputs
         )
         self.numbers = _numbers(module)
         self.steps: dict[Any, _Step] = {}
@@ -140,7 +128,7 @@ def _with_numbers(module: fx.GraphModule, positions: Sequence[int], numbers: Seq
     placeholders = graph.find_nodes(op="placeholder")
     for position, number in zip(positions, numbers, strict=True):
         for user in filter(_is_item, list(placeholders[position].users)):
-            user.replace_all_uses_with(number)  # type: ignore[arg-type]  # a constant is a valid argument
+            user.replace_all_uses_with(number)
             graph.erase_node(user)
     return fx.GraphModule(module, graph)
 
@@ -165,14 +153,30 @@ class _Step:
         self.margin = 0
         self.first: FirstStep | None = None
         self.outside = 0
+        self.shared_inputs = 0
+        self.asked = self.stale = False
+        self.between: int | None = None
+        session.steps.append(self)
 
     def call(self, inputs: Sequence[Any]) -> Any:
-        if self.function is None:
+        if self.function is None or self.stale:
+            self.stale = False
             check_inputs(inputs, self.session.warned)
-            self.outside = _held([plan for plan in _pending if plan is not self.plan], besides=_storages(inputs))
+            self._look_outside(inputs)
             self.function = self._compile(inputs)
         self.session.executions += 1
         return self.function(*inputs)
+
+    def _look_outside(self, inputs: Sequence[Any]) -> None:
+        """What the rest of the model and earlier graphs hold while this one runs."""
+        module = self.session.module() if self.session.module is not None else None
+        tensors = [*module.parameters(), *module.buffers()] if module is not None else []
+        devices = [x.device for x in inputs if isinstance(x, torch.Tensor)]
+        device = next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
+        near = sharing.outside(tensors, self.plan, device)
+        own = sharing.storages(inputs)
+        self.outside = sum(size for key, size in near.items() if key not in own)
+        self.shared_inputs = sum(size for key, size in near.items() if key in own)
 
     def _compile(self, inputs: Sequence[Any]) -> Any:
         for tensor in inputs:
@@ -188,7 +192,7 @@ class _Step:
     def _partition(
         self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **unused: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        captured = capture_joint(joint, num_fwd_outputs, self._profile)
+        captured = capture_joint(joint, num_fwd_outputs, self._profile, between_workspace=self.between)
         plan = self._make_plan(captured)
         forward, backward = emit(captured, plan.schedule.steps)
         assert backward is not None
@@ -200,9 +204,20 @@ class _Step:
         return profile_nodes(nodes, cost_model=self.session.options.cost_model)
 
     def _make_plan(self, captured: Captured) -> Plan:
-        plan = make_plan(
-            captured.graph, self.session.options, captured.device, captured.resident, margin=self.margin, outside=self.outside
-        )
+        def planned(options: Options) -> Plan:
+            return make_plan(
+                captured.graph, options, captured.device, captured.resident, margin=self.margin, outside=self.outside
+            )
+
+        options = self.session.options
+        try:
+            plan = planned(options)
+        except InfeasibleBudget as error:
+            if not self._ask_for_room(captured, error):
+                raise
+            plan = planned(replace(options, budget=error.smallest_found))
+            self.stale = True
+            warn_shared(error.budget, plan.predicted_peak)
         if self.plan in self.session.plans:
             self.session.plans[self.session.plans.index(self.plan)] = plan
         else:
@@ -210,31 +225,47 @@ class _Step:
         self.plan = plan
         return plan
 
+    def _ask_for_room(self, captured: Captured, error: InfeasibleBudget) -> bool:
+        """Have earlier graphs of the model leave this one a share of the budget from the next step on; False if none can."""
+        earlier = [s for s in self.session.steps if s is not self and s.plan is not None and sharing.held(s.plan)]
+        needed = error.smallest_found - self.outside
+        if self.asked or not earlier or needed > error.budget:
+            return False
+        self.asked = True
+        plain = captured.graph.no_recompute_peak
+        holding = [sharing.held(step.plan) for step in earlier if step.plan is not None]
+        room = max(needed, error.budget * plain // (plain + sum(holding))) - self.shared_inputs
+        for step in earlier:
+            step.between, step.function = max(room, step.between or 0), None
+        return True
+
     def _forward(self, module: fx.GraphModule) -> Boxed:
         run, plan, first = boxed(module), self.plan, self.first
-        assert plan is not None and first is not None
+        assert plan is not None
+        assert first is not None
 
         def forward(arguments: list[Any]) -> Any:
             plan.executions += 1
-            if _held([plan]) and "twice" not in self.session.warned:
+            if sharing.held(plan) and "twice" not in self.session.warned:
                 self.session.warned.add("twice")
-                warn_twice(plan, _held([plan]))
-            own = set(_storages(arguments))
+                warn_twice(plan, sharing.held(plan))
+            own = sharing.storages(arguments)
             results = first.forward(run, arguments)
-            _pending[plan] = [weakref.ref(storage) for key, storage in _storages(results).items() if key not in own]
+            sharing.begin(plan, own, results)
             return results
 
         return mark_boxed(forward)
 
     def _backward(self, module: fx.GraphModule) -> Boxed:
         run, plan, first = boxed(module), self.plan, self.first
-        assert plan is not None and first is not None
+        assert plan is not None
+        assert first is not None
 
         def backward(arguments: list[Any]) -> Any:
             watching = first.watching
             results = first.backward(run, arguments)
-            _pending.pop(plan, None)
-            if watching and first.excess():
+            sharing.end(plan)
+            if watching and first.excess() and not self.stale:
                 report_excess(plan)
                 self.margin += first.excess()
                 self.function = None

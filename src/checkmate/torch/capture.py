@@ -103,7 +103,7 @@ def is_random(node: fx.Node) -> bool:
     for position, argument in enumerate(target._schema.arguments):
         if argument.name == "dropout_p":  # attention is tagged as random whether it drops anything or not
             given = node.args[position] if position < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-            return given != 0.0
+            return bool(given != 0.0)
     return True
 
 
@@ -115,7 +115,7 @@ def _has_side_effects(node: fx.Node) -> bool:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata  # the identity of a storage; every fake tensor is kept alive by its node
+    return int(tensor.untyped_storage()._cdata)  # the identity of a storage; every fake tensor is kept alive by its node
 
 
 def _main_device(module: fx.GraphModule) -> torch.device:
@@ -280,7 +280,9 @@ def capture_joint(
         cost = costs[node]
         # An output that the script holds cannot be dropped, and an input that the forward pass overwrites cannot be read
         # again once it has been.
-        reads_overwritten = any(id(n) in touched or any(_storage(t) in roots for t in tensors_of(n)) for n in node.all_input_nodes)
+        reads_overwritten = any(
+            id(n) in touched or any(_storage(t) in roots for t in tensors_of(n)) for n in node.all_input_nodes
+        )
         again = not (
             _has_side_effects(node)
             or any(value in returned for value in made_values)
@@ -322,7 +324,9 @@ def _unpin_overwritten(module: fx.GraphModule, overwritten: Sequence[fx.Node]) -
         views = [source]
         for view in views:  # grows while it is read: views of views
             storages = {_storage(t) for t in tensors_of(view)}
-            views += [u for u in view.users if u not in views and tensors_of(u) and {_storage(t) for t in tensors_of(u)} == storages]
+            views += [
+                u for u in view.users if u not in views and tensors_of(u) and {_storage(t) for t in tensors_of(u)} == storages
+            ]
         late = [user for view in views for user in view.users if user in depends]
         if late:
             after = source
@@ -336,7 +340,9 @@ def _unpin_overwritten(module: fx.GraphModule, overwritten: Sequence[fx.Node]) -
                 if view is source:
                     source.replace_all_uses_with(copy, delete_user_cb=lambda user: user in depends)
                 else:
-                    raise CheckmateError(f"a view of {source.name}, which the forward pass overwrites, is read by the backward pass")
+                    raise CheckmateError(
+                        f"a view of {source.name}, which the forward pass overwrites, is read by the backward pass"
+                    )
 
 
 def _depends_on_tangents(module: fx.GraphModule) -> set[fx.Node]:

@@ -6,16 +6,37 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch.utils._pytree import tree_leaves
+
+import torch
 
 from .watch import BudgetWarning
 
 #: Autograd nodes that hold no activations: parameters, planned graphs, and views of what those return.
-_FREE = (
-    "AccumulateGrad", "CompiledFunction", "AliasBackward", "AsStrided", "ViewBackward", "UnsafeView", "Slice", "Select", "TBackward",
-    "Transpose", "Permute", "Expand", "Squeeze", "Unsqueeze", "Split", "Unbind", "Detach", "Unfold", "Diagonal", "Graph",
-)  # fmt: skip
+_FREE = tuple(
+    [
+        "AccumulateGrad",
+        "CompiledFunction",
+        "AliasBackward",
+        "AsStrided",
+        "ViewBackward",
+        "UnsafeView",
+        "Slice",
+        "Select",
+        "TBackward",
+        "Transpose",
+        "Permute",
+        "Expand",
+        "Squeeze",
+        "Unsqueeze",
+        "Split",
+        "Unbind",
+        "Detach",
+        "Unfold",
+        "Diagonal",
+        "Graph",
+    ]
+)
 
 
 def check_inputs(inputs: Sequence[Any], warned: set[str]) -> None:
@@ -34,7 +55,10 @@ def check_outputs(outputs: Any, ran: bool, warned: set[str]) -> None:
     """
     tensors = [x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor) and x.requires_grad]
     if tensors and not ran:
-        _tell("no part of this model is under the budget: PyTorch did not compile any of it, and it trains as without checkmate", warned)
+        _tell(
+            "no part of this model is under the budget: PyTorch did not compile any of it, and it trains as without checkmate",
+            warned,
+        )
         return
     outside = sorted({name for x in tensors for name in _outside(x)})
     if outside:
@@ -59,8 +83,8 @@ def _outside(tensor: torch.Tensor) -> set[str]:
 def _warn(names: list[str], warned: set[str]) -> None:
     shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
     _tell(
-        f"a part of this model runs outside the plan and its memory is not under the budget (autograd nodes {shown}): PyTorch does "
-        "not compile every module (nn.LSTM, for one); set reserved= to what that part needs",
+        f"a part of this model runs outside the plan and its memory is not under the budget (autograd nodes {shown}): PyTorch "
+        "does not compile every module (nn.LSTM, for one); set reserved= to what that part needs",
         warned,
     )
 

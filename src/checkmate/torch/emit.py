@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -131,7 +131,7 @@ class _Emitter:
             copy.meta = {**node.meta, "val": tuple(node.meta["val"][:3])}
         elif op in self.replayed and again:
             arguments, keywords = fx.map_arg((node.args, node.kwargs), lambda argument: current[argument])
-            copy = graph.call_function(replay, (self._state(op), node.target, arguments, keywords))
+            copy = graph.call_function(replay, (self._state(op), cast(Any, node.target), arguments, keywords))
             copy.meta = dict(node.meta)
         else:
             if op in self.replayed:

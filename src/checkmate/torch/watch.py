@@ -17,6 +17,9 @@ from ..units import format_bytes
 from .measure import measure
 from .planning import Plan
 
+#: Passes that may go by unmeasured before the user is told.
+PATIENCE = 6
+
 
 class BudgetWarning(UserWarning):
     """Something about a planned model that its user should know: memory above the plan, or parts that no plan covers."""
@@ -34,6 +37,7 @@ class FirstStep:
         self.before = before + plan.reserved + plan.outside
         self.across = across + plan.reserved + plan.outside
         self.watching = True
+        self.postponed = 0
         self.peak: int | None = None
 
     def forward(self, run: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
@@ -42,12 +46,12 @@ class FirstStep:
 
     def backward(self, run: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
         """Run the backward pass; afterwards the plan's `measured_peak` is known."""
-        if not self.watching or self.peak is None:
+        if not self.watching or self.peak is None:  # its forward pass was not measured
             return run(arguments)
         if self.plan.device.type == "cuda":  # since the forward pass began: what came between is in it
             self.peak = max(self.peak, torch.cuda.max_memory_allocated(self.plan.device))
         results = self._run(run, arguments, self.across)
-        if self.watching:
+        if self.peak is not None:
             self.watching = False
             self.plan.measured_peak = self.peak
         return results
@@ -58,8 +62,12 @@ class FirstStep:
         try:
             seen = context.__enter__()
         except CheckmateError as error:
-            self.watching = False
-            _warn(f"the peak of the first step was not measured, so the plan is trusted: {error}")
+            # The script measures or profiles this step itself: look at the next one.
+            self.peak = None
+            self.postponed += 1
+            if self.postponed == PATIENCE:
+                self.watching = False
+                _warn(f"the peak of the first steps was not measured, so the plan is trusted: {error}")
             return run(arguments)
         try:
             results = run(arguments)
@@ -80,16 +88,26 @@ def report_excess(plan: Plan) -> None:
     peak = plan.measured_peak or 0
     _warn(
         f"the first step peaked at {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} "
-        f"({plan.budget} bytes; {plan.predicted_peak} were predicted): the next step runs under a new plan with that much more room"
+        f"({plan.budget} bytes; {plan.predicted_peak} were predicted): the next step runs under a new plan with that "
+        "much more room"
+    )
+
+
+def warn_shared(budget: int, peak: int) -> None:
+    """Tell the user that the graphs of a model did not fit together, and that they will."""
+    _warn(
+        f"this model runs as several graphs, and the first ones left too little of the budget of {format_bytes(budget)}: this "
+        f"step peaks at up to {format_bytes(peak)}; from the next step on they share the budget "
+        "(fewer graph breaks make better plans)"
     )
 
 
 def warn_twice(plan: Plan, held: int) -> None:
     """Tell the user that two forward passes are live at once, which one plan does not account for."""
     _warn(
-        f"a forward pass began while an earlier one of the same model still holds {format_bytes(held)} for its backward pass: the "
-        f"step takes that much more than the {format_bytes(plan.predicted_peak)} of its plan; say so with reserved=, or run the "
-        "backward pass in between"
+        f"a forward pass began while an earlier one of the same model still holds {format_bytes(held)} for its backward pass: "
+        f"the step takes that much more than the {format_bytes(plan.predicted_peak)} of its plan; say so with reserved=, or run "
+        "the backward pass in between"
     )
 
 
