@@ -40,14 +40,14 @@ SLACK = 8 << 20
 REFUSED = re.compile(r"DefaultCPUAllocator: can't allocate memory: you tried to allocate (\d+) bytes")
 
 
-def train(name: str, budget: int | None, limited_to: int | None, small: bool) -> dict[str, Any]:
+def train(name: str, budget: int | None, limited_to: int | None) -> dict[str, Any]:
     """The training script. `budget`: add the line. `limited_to`: train under a limit that leaves this many bytes."""
     import torch
 
     import checkmate.torch
     from checkmate.demo.models import workloads
 
-    workload = workloads(small)[name]
+    workload = workloads()[name]
     torch.manual_seed(SEED)
     model = workload.build()
     if budget is not None:
@@ -96,9 +96,9 @@ def used_memory() -> int:
     return int(status.split("VmData:")[1].split()[0]) * 1024
 
 
-def run(name: str, budget: int | None = None, limited_to: int | None = None, small: bool = False) -> dict[str, Any]:
+def run(name: str, budget: int | None = None, limited_to: int | None = None) -> dict[str, Any]:
     """`train` in a process: its result, or what it died of."""
-    command = [sys.executable, __file__, "--worker", json.dumps([name, budget, limited_to, small])]
+    command = [sys.executable, __file__, "--worker", json.dumps([name, budget, limited_to])]
     # Blocks that torch frees go back to the system at once, instead of waiting in the C library for their next use.
     settings = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     started = time.perf_counter()
@@ -111,14 +111,14 @@ def run(name: str, budget: int | None = None, limited_to: int | None = None, sma
     return {**result, "refused_bytes": int(refused[1]) if refused else None, "error": last}
 
 
-def compare(name: str, share: float, small: bool = False) -> dict[str, Any]:
+def compare(name: str, share: float) -> dict[str, Any]:
     """The three runs of one model."""
-    free = run(name, small=small)
+    free = run(name)
     if not free["completed"]:
         sys.exit(f"plain training of {name} without a limit failed: {free['error']}")
     budget = int(share * free["peak"])
-    plain = run(name, limited_to=budget, small=small)
-    planned = run(name, budget=budget, limited_to=budget, small=small)
+    plain = run(name, limited_to=budget)
+    planned = run(name, budget=budget, limited_to=budget)
     same = planned.get("losses") == free["losses"]
     died = not plain["completed"] and plain["refused_bytes"] is not None
     return {

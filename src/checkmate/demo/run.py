@@ -48,9 +48,7 @@ class _Trained:
     timeline: list[tuple[float, int]] = field(default_factory=list)
 
 
-def run_models(
-    output: Path, progress: Callable[[str], None], names: Sequence[str] | None, small: bool
-) -> list[dict[str, Any]]:
+def run_models(output: Path, progress: Callable[[str], None], names: Sequence[str] | None, small: bool) -> list[dict[str, Any]]:
     """See `checkmate.demo.run_demo`."""
     known = workloads(small)
     for name in names or ():

@@ -9,12 +9,16 @@ from __future__ import annotations
 import numpy as np
 
 from ..schedule import OPTIMAL_GAP
+from .climb import Climb
 from .decode import Evaluation, decode, evaluate, retained_by
 from .greedy import SETTINGS, Greedy
 from .problem import Bools, Problem
 from .search import Search
 from .snapshot import Relaxed, SnapshotRelaxation
 
+#: Moves of the hill climb in the first round, doubled in every later one; and most moves in one round, times the square of
+#: the number of ops: about three seconds.
+_CLIMB_MOVES, _CLIMB_WORK = 50, 8e7
 #: Graphs up to this many ops get the program that also models what recomputing backward ops needs.
 _BACKWARD_INPUTS_UP_TO = 500
 #: Seconds for one relaxation; doubled when it was not enough to find anything.
@@ -39,6 +43,8 @@ class _Auto:
         self.problem = Problem(search.graph)
         self.relaxation = SnapshotRelaxation(self.problem, self.graph.num_ops <= _BACKWARD_INPUTS_UP_TO)
         self.greedy = Greedy(self.problem)
+        self.climb: Climb | None = None
+        self.moves = _CLIMB_MOVES
         self.snapshots: set[int] = set()
         self.transients: set[tuple[int, int]] = set()
 
@@ -47,7 +53,7 @@ class _Auto:
         if self.search.done():
             return
         self.snapshots = {int(np.argmax(self.problem.profile))}
-        seconds, additions, first, polish, rough = _ROUND_SECONDS, 4, True, 0, _ROUGH
+        seconds, additions, polish, rough = _ROUND_SECONDS, 4, 0, _ROUGH
         while not self._finished(polish):
             if self.search.closed():
                 polish, seconds, rough = polish + 1, _POLISH_SECONDS, 0.0
@@ -59,9 +65,8 @@ class _Auto:
                 return
             self.search.raise_bound(relaxed.bound, f"bound from {len(stages)} snapshots")
             violating = self._decode(stages, relaxed)
-            if first and not self.search.done():
-                self._greedy()
-                first = False
+            if not self.search.done():
+                self._climb()
             if self._finished(polish):
                 return
             if violating and not self.search.closed():
@@ -88,13 +93,20 @@ class _Auto:
         self.search.offer(found.sequence, found.cost, note)
         return True
 
-    def _greedy(self) -> None:
-        for setting in SETTINGS:
-            found = self.greedy.run(self.search.budget, setting)
-            if found is not None:
+    def _climb(self) -> None:
+        """Greedy eviction, and some more moves of the hill climb around it."""
+        if self.climb is None:
+            self.climb = Climb(self.greedy, self.search.budget, self.search.seed)
+            for found in self.climb.start():
                 self._consider(found, "greedy eviction")
+        # A number of moves and not of seconds, so that the same search takes the same turns.
+        self.moves *= 2
+        for _ in range(max(20, min(self.moves, int(_CLIMB_WORK / self.graph.num_ops**2)))):
             if self.search.done():
                 return
+            moved = self.climb.step()
+            if moved is not None:
+                self._consider(moved, "greedy eviction")
 
     def _relax(self, budget: int, stages: list[int], seconds: float, rough: float) -> Relaxed:
         search = self.search

@@ -7,6 +7,7 @@ minimum working set, where a depth-first recursion fails.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -96,7 +97,9 @@ class Greedy:
         setting: Weights,
         snapshots: Sequence[int] = (),
         retained: Sequence[Bools] = (),
+        weight: Floats | None = None,
         longest: int = 30,
+        below: float = math.inf,
     ) -> Evaluation | None:
         """One pass.
 
@@ -104,10 +107,12 @@ class Greedy:
             budget: bytes, fixed memory included.
             snapshots, retained: a plan to repair: right after op snapshots[k] first ran, values not in retained[k] are
                 dropped, and values in it are evicted before only if nothing else is left.
+            weight: per value, multiplies its eviction score.
             longest: give up on sequences longer than this many times the number of ops.
+            below: only sequences that cost less are of interest.
 
         Returns:
-            The sequence found, simulated; None if the pass got stuck.
+            The sequence found, simulated; None if the pass got stuck or cost too much.
         """
         problem, arrays = self.problem, self._arrays
         snapshot_at = np.full(len(arrays.cost), -1)
@@ -128,6 +133,7 @@ class Greedy:
             setting.cost,
             setting.distance,
             setting.size,
+            np.ones(len(problem.size)) if weight is None else weight,
             snapshot_at,
             np.array(retained, np.bool_).reshape(len(snapshots), problem.graph.num_values),
             longest * problem.graph.num_ops + 100,
@@ -135,10 +141,11 @@ class Greedy:
         if length < 0:
             return None
         found = sequence[:length]
-        return evaluate(problem.graph, found[found < problem.graph.num_ops].tolist())
+        found = found[found < problem.graph.num_ops]
+        return evaluate(problem.graph, found.tolist()) if problem.cost[found].sum() < below else None
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _run(
     budget: float,
     in_pointers: Ints,
@@ -158,6 +165,7 @@ def _run(
     cost_power: float,
     distance_power: float,
     size_power: float,
+    weight: Floats,
     snapshot_at: Ints,
     retained: np.ndarray,
     longest: int,
@@ -242,7 +250,7 @@ def _run(
                                     total += cost[producer[i]]
                                     stack[top] = producer[i]
                                     top += 1
-                        score = relative_size[value] ** size_power / (total + 1e-9) ** cost_power
+                        score = weight[value] * relative_size[value] ** size_power / (total + 1e-9) ** cost_power
                         score *= (next_use - stage + 1.0) ** distance_power
                         if planned >= 0:  # needed again within this stage: only if nothing else is left
                             score *= 1e-6 * (1.0 + planned - op)
