@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch.nn.functional as F
-
 import torch
-from checkmate.torch import measure
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from checkmate.torch import measure
 
 
 class ResidualBlock(nn.Module):

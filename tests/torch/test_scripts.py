@@ -6,12 +6,12 @@ import warnings
 from contextlib import nullcontext
 
 import pytest
+import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 import checkmate
-import torch
 from checkmate.torch import BudgetWarning
-from torch import Tensor, nn
 from torch_models import Case, ResidualNet, case, identical, state, step_peak, train, twin
 
 

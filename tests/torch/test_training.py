@@ -6,12 +6,12 @@ import sys
 import warnings
 
 import pytest
+import torch
+from torch import fx
 
 import checkmate
 import checkmate.torch
-import torch
 from checkmate.torch.profile import NodeCost, profile_nodes
-from torch import fx
 from torch_models import Case, case, identical, state, step_peak, train, twin
 
 #: Where the name that the test replaces is looked up.

@@ -90,7 +90,8 @@ class Climb:
         move = rng.random()
         if move < 0.2:
             cost, distance, size = (
-                float(np.clip(exponent + _EXPONENT_STEP * rng.normal(), 0.0, 4.0)) for exponent in (setting.cost, setting.distance, setting.size)
+                float(np.clip(exponent + _EXPONENT_STEP * rng.normal(), 0.0, 4.0))
+                for exponent in (setting.cost, setting.distance, setting.size)
             )
             return Weights(cost, distance, size), weight
         if move < 0.65:

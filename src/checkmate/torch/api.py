@@ -7,10 +7,9 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, TypeVar
 
-from torch.utils._pytree import tree_leaves
-
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from ..errors import CheckmateError
 from ..graph import Graph

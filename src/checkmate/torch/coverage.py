@@ -6,9 +6,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from torch.utils._pytree import tree_leaves
-
 import torch
+from torch.utils._pytree import tree_leaves
 
 from .watch import BudgetWarning
 

@@ -11,16 +11,16 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import torch
+
 # `aot_module_simplified` is exported by functorch.compile, but its keywords are not documented.
 from functorch.compile import aot_module_simplified  # type: ignore[import-untyped]  # no stubs
+from torch import fx
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._pytree import tree_leaves
-
-import torch
-from torch import fx
 
 Boxed = Callable[[list[Any]], Any]
 
