@@ -19,8 +19,6 @@ from .snapshot import Relaxed, SnapshotRelaxation
 #: Moves of the hill climb in the first round, doubled in every later one; and most moves in one round, times the square of
 #: the number of ops: about three seconds.
 _CLIMB_MOVES, _CLIMB_WORK = 50, 8e7
-#: Graphs up to this many ops get the program that also models what recomputing backward ops needs.
-_BACKWARD_INPUTS_UP_TO = 500
 #: Seconds for one relaxation; doubled when it was not enough to find anything.
 _ROUND_SECONDS = 6.0
 #: While the gap is wide, a rough answer (this fraction of the gap) and the next round bring more than an exact one.
@@ -41,7 +39,7 @@ class _Auto:
         self.search = search
         self.graph = search.graph
         self.problem = Problem(search.graph)
-        self.relaxation = SnapshotRelaxation(self.problem, self.graph.num_ops <= _BACKWARD_INPUTS_UP_TO)
+        self.relaxation = SnapshotRelaxation(self.problem)
         self.greedy = Greedy(self.problem)
         self.climb: Climb | None = None
         self.moves = _CLIMB_MOVES

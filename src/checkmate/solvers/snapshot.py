@@ -59,16 +59,11 @@ class SnapshotRelaxation:
 
     Args:
         problem: the graph.
-        backward_inputs: True models that the recomputation of a backward op needs its inputs. False lets it have them for
-            nothing, which still gives a valid bound, from a smaller program.
     """
 
-    def __init__(self, problem: Problem, backward_inputs: bool):
+    def __init__(self, problem: Problem):
         self.problem = problem
-        through = problem.recomputable & (backward_inputs | ~problem.backward)
-        self._useful_until = problem.useful_until(through)
-        _, ops = problem.edges
-        self._chained = through[ops]  # edges that a recomputation of their op must respect
+        self._useful_until = problem.useful_until(problem.recomputable)
         self._counted = _without_tiny(problem.size)
         self._scale = _SCALE / problem.graph.ideal_cost if problem.graph.ideal_cost else 1.0
 
@@ -180,7 +175,7 @@ class SnapshotRelaxation:
             needed |= self.problem.keep
         need = np.flatnonzero(needed & (producer <= stage))
         program.at_least(1.0, [(retain[need], 1.0), (again[producer[need]], 1.0)])
-        chained = self._chained & (again[ops] >= 0)
+        chained = again[ops] >= 0
         source, user = values[chained], ops[chained]
         program.at_least(0.0, [(retain[source], 1.0), (again[producer[source]], 1.0), (again[user], -1.0)])
         if following is not None:
@@ -242,6 +237,6 @@ class SnapshotRelaxation:
         needed[values[ops > stage]] = True
         need = np.flatnonzero(needed & (producer <= stage))
         program.at_least(1.0, [(retain[need], 1.0), (anywhere[producer[need]], 1.0)])
-        chained = self._chained & (anywhere[ops] >= 0)
+        chained = anywhere[ops] >= 0
         source, user = values[chained], ops[chained]
         program.at_least(0.0, [(retain[source], 1.0), (anywhere[producer[source]], 1.0), (anywhere[user], -1.0)])
