@@ -8,7 +8,7 @@ from importlib import import_module
 
 from ..errors import BudgetError, CheckmateError, InfeasibleBudget, UnknownMethod
 from ..graph import Graph
-from ..schedule import Schedule, simulate, steps_from_sequence
+from ..schedule import Schedule, simulate
 from ..units import Budget, parse_bytes
 from .search import Progress, Search
 
@@ -19,6 +19,13 @@ _METHODS = {
     "auto": "auto:auto",
     "greedy": "greedy:greedy",
     "keep-all": "keep_all:keep_all",
+    "keep-all-forward": "keep_all:keep_all_forward",
+    "chen-sqrt": "chen:chen_sqrt",
+    "chen-sqrt-ap": "chen:chen_sqrt",
+    "chen-sqrt-linear": "chen:chen_sqrt_linear",
+    "chen-greedy": "chen:chen_greedy",
+    "chen-greedy-ap": "chen:chen_greedy",
+    "chen-greedy-linear": "chen:chen_greedy_linear",
 }
 _ORDERS = ("given",)
 
@@ -82,8 +89,7 @@ def solve(
         if method != "auto" or smallest.peak > limit:
             raise _infeasible(search, smallest.peak)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
-    assert search.best is not None, "offered by the method, or just above"
-    steps = steps_from_sequence(graph, search.best)
+    steps = search.schedule_steps()
     seconds = search.seconds()
     bound = min(search.lower_bound, search.best_cost)
     schedule = Schedule(graph, steps, limit, method, bound, order, seconds, seed)
