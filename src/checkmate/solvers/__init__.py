@@ -18,6 +18,11 @@ __all__ = ["Progress", "Search", "methods", "solve"]
 _METHODS = {
     "auto": "auto:auto",
     "greedy": "greedy:greedy",
+    "milp": "milp:milp",
+    "milp-cbc": "milp:milp_cbc",
+    "milp-gurobi": "milp:milp_gurobi",
+    "lp-rounding": "lp_rounding:lp_rounding",
+    "lp-rounding-randomized": "lp_rounding:lp_rounding_randomized",
     "keep-all": "keep_all:keep_all",
     "keep-all-forward": "keep_all:keep_all_forward",
     "chen-sqrt": "chen:chen_sqrt",
