@@ -25,6 +25,8 @@ _METHODS = {
     "lp-rounding-randomized": "lp_rounding:lp_rounding_randomized",
     "keep-all": "keep_all:keep_all",
     "keep-all-forward": "keep_all:keep_all_forward",
+    "griewank": "griewank:griewank",
+    "griewank-ap": "griewank:griewank",
     "chen-sqrt": "chen:chen_sqrt",
     "chen-sqrt-ap": "chen:chen_sqrt",
     "chen-sqrt-linear": "chen:chen_sqrt_linear",

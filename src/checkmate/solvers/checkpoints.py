@@ -83,28 +83,34 @@ class Forward:
         for checkpoint in chosen:
             for value in graph.ops[checkpoint].outputs:
                 retention.add(value, checkpoint + 1, n - 1)
-        if self.backward_begin == n:
-            segments = zip([0, *chosen], [*chosen, self.num_ops], strict=True)
-        else:
-            segments = zip([0, *chosen], [*chosen, min(self.num_ops + 1, self.backward_begin)], strict=True)
-        limit = n  # where the backward pass arrives at the segment before (later in the step)
-        for start, end in segments:
-            members = range(start, end)
-            for op in members:
+        segments = list(zip([0, *chosen], [*chosen, min(self.num_ops + 1, self.backward_begin)], strict=True))  # with the loss
+        for (start, end), (arrives, leaves) in zip(segments, self.backward_intervals(segments), strict=True):
+            for op in range(start, end):
                 for value in graph.ops[op].outputs:
                     retention.add(value, op + 1, end)
-            uses = [use for use in (self.first_backward_use[op] for op in members) if use >= 0]
-            if not uses:
-                continue
-            arrives, leaves = min(uses), max(*uses, limit - 1)
-            limit = min(limit, arrives)
-            for op in members:
-                for value in graph.ops[op].outputs:
                     retention.add(value, arrives, leaves)
             for op in range(arrives, leaves):
                 for value in graph.ops[op].outputs:
                     retention.add(value, op + 1, leaves)
         return retention
+
+
+    def backward_intervals(self, segments: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Per segment (begin, end) of forward ops, ascending: the first and the last stage in which the backward pass is in it.
+
+        It arrives with the first op that reads a value of the segment, and leaves when it arrives at the segment before. The
+        interval (n, 0) is empty: nothing of the segment is read.
+        """
+        limit = n = self.graph.num_ops
+        result = []
+        for start, end in segments:
+            uses = [use for use in (self.first_backward_use[op] for op in range(start, end)) if use >= 0]
+            if not uses:
+                result.append((n, 0))
+                continue
+            result.append((min(uses), max(*uses, limit - 1)))
+            limit = min(limit, min(uses))
+        return result
 
 
 def _articulation_points(neighbours: list[list[int]]) -> set[int]:

@@ -17,14 +17,15 @@ from .problem import Bools, Floats, Problem
 from .search import Search
 from .stages import Retention
 
-#: Allowances that are tried in turn until one gives a schedule; the paper uses the first.
-_EPSILONS = (0.1, 0.05, 0.02, 0.0)
-_THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+#: Allowances that are tried in turn until one gives a schedule; the paper uses the first. The relaxation often spreads a
+#: value thinly over many stages, and takes much less memory than what any rounding of it needs.
+_EPSILONS = (0.1, 0.05, 0.0, 0.2, 0.3, 0.4, 0.5)
+_THRESHOLDS = tuple(0.05 * step for step in range(1, 20))
 _ROUNDS = 100
 
 
 def lp_rounding(search: Search) -> None:
-    """Deterministic: round S up from a threshold on, for nine thresholds; the cheapest schedule that fits."""
+    """Deterministic: round S up from a threshold on, for nineteen thresholds; the cheapest schedule that fits."""
     _round(search, lambda retained: (retained >= threshold for threshold in _THRESHOLDS))
 
 
@@ -40,10 +41,13 @@ def _round(search: Search, roundings: Callable[[Floats], Iterable[Bools]]) -> No
         search.offer(range(graph.num_ops), graph.ideal_cost, "no recomputation")
         return
     problem = Problem(graph)
+    smallest = graph.min_working_set - graph.fixed_memory
+    tried: set[int] = set()
     for epsilon in _EPSILONS:
-        budget = int((1 - epsilon) * (search.budget - graph.fixed_memory))
-        if budget + graph.fixed_memory < graph.min_working_set:
+        budget = max(smallest, int((1 - epsilon) * (search.budget - graph.fixed_memory)))
+        if budget in tried:
             continue
+        tried.add(budget)
         formulation = Formulation(problem, budget, integral=False)
         search.report(f"solving a linear program: {formulation.program.num_variables} variables, epsilon {epsilon}")
         answer = formulation.program.solve(search.time_left(), 0.0, search.seed, stop=lambda _: search.interrupted)
