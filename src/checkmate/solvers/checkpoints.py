@@ -94,7 +94,6 @@ class Forward:
                     retention.add(value, op + 1, leaves)
         return retention
 
-
     def backward_intervals(self, segments: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         """Per segment (begin, end) of forward ops, ascending: the first and the last stage in which the backward pass is in it.
 

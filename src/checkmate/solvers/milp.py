@@ -199,7 +199,9 @@ class Formulation:
             [(self.compute[stage, producer[v]], 1.0), (self.retain[stage, v], 1.0), (self.compute[stage, o], -1.0)],
         )
         # What was first computed in the stage before is there.
-        row, v = np.nonzero((self.retain[1:] >= 0) & (producer < np.arange(self.begin, self.begin + len(self.retain) - 1)[:, None]))
+        row, v = np.nonzero(
+            (self.retain[1:] >= 0) & (producer < np.arange(self.begin, self.begin + len(self.retain) - 1)[:, None])
+        )
         self.program.at_least(
             0.0, [(self.retain[row, v], 1.0), (self.compute[row, producer[v]], 1.0), (self.retain[row + 1, v], -1.0)]
         )
