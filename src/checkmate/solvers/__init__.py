@@ -9,7 +9,7 @@ from importlib import import_module
 from ..errors import BudgetError, CheckmateError, InfeasibleBudget, UnknownMethod
 from ..graph import Graph
 from ..schedule import Schedule, simulate
-from ..units import Budget, parse_bytes
+from ..units import Budget, format_bytes, parse_bytes
 from .search import Progress, Search
 
 __all__ = ["Progress", "Search", "methods", "solve"]
@@ -85,16 +85,14 @@ def solve(
     search = Search(graph, limit, order, float(time_limit), float(gap), seed, progress)
     if limit < graph.min_working_set:
         raise _infeasible(search, smallest_budget_found(graph).peak)
-    module, function = _METHODS[method].split(":")
-    run = getattr(import_module(f".{module}", __name__), function)
     with search.catching_interrupts():
-        run(search)
+        run(search, method)
     if search.best is None:
         if search.interrupted:
             raise KeyboardInterrupt
         smallest = smallest_budget_found(graph)
         if method != "auto" or smallest.peak > limit:
-            raise _infeasible(search, smallest.peak)
+            raise _infeasible(search, smallest.peak, method)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
     steps = search.schedule_steps()
     seconds = search.seconds()
@@ -108,7 +106,20 @@ def solve(
     return schedule
 
 
-def _infeasible(search: Search, smallest_found: int) -> InfeasibleBudget:
+def run(search: Search, method: str) -> None:
+    """Let the method of that name work on a search until it is done."""
+    module, function = _METHODS[method].split(":")
+    getattr(import_module(f".{module}", __name__), function)(search)
+
+
+def _infeasible(search: Search, smallest_found: int, method: str = "auto") -> InfeasibleBudget:
     """The error for a budget that no schedule was found for, with the numbers that help."""
     proven = max(search.graph.min_working_set, search.budget + 1 if search.proven_infeasible else 0)
-    return InfeasibleBudget(search.budget, proven, max(smallest_found, proven))
+    smallest = max(smallest_found, proven)
+    message = None
+    if method != "auto" and smallest <= search.budget:
+        message = (
+            f"method {method!r} found no schedule under {format_bytes(search.budget)} ({search.budget} bytes), but there are "
+            f"some, down to {format_bytes(smallest)} ({smallest} bytes): use method 'auto'"
+        )
+    return InfeasibleBudget(search.budget, proven, smallest, message)
