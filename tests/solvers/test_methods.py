@@ -61,8 +61,8 @@ def test_tiny_graphs_against_brute_force(method: str) -> None:
 
 PROBLEMS = [
     *((graph, share, str(share)) for graph in (vgg16(), vgg19()) for share in (0.0, 0.9)),
-    *((training_chain(12), share, "equal") for share in (0.2, 0.5)),
-    *((irregular_chain(12, seed), share, f"seed {seed}") for seed, share in ((1, 0.3), (2, 0.45), (3, 0.6))),
+    *((training_chain(12), share, "equal") for share in (0.35, 0.5)),
+    *((irregular_chain(12, seed), share, f"seed {seed}") for seed, share in ((1, 0.6), (2, 0.55), (3, 0.6))),
 ]
 
 
@@ -139,7 +139,7 @@ def test_too_large_for_the_integer_program() -> None:
 @pytest.mark.parametrize("method", ["lp-rounding", "lp-rounding-randomized"])
 def test_rounding_is_never_over_budget(method: str) -> None:
     found = 0
-    for seed in range(150):
+    for seed in range(100):
         rng = random.Random(seed)
         graph = irregular_chain(rng.randint(3, 12), seed) if seed % 2 else random_graph(rng, max_ops=25, min_ops=8)
         budget = rng.randint(graph.min_working_set, max(graph.min_working_set, graph.no_recompute_peak - 1))
@@ -149,7 +149,7 @@ def test_rounding_is_never_over_budget(method: str) -> None:
             trace = simulate(graph, search.schedule_steps())
             assert trace.peak <= budget and trace.cost == pytest.approx(search.best_cost)
             found += search.best_cost > graph.ideal_cost
-    assert found >= 40
+    assert found >= 30
 
 
 def test_rounding_on_vgg19() -> None:
@@ -200,7 +200,9 @@ LARGEST_BATCHES = [
 ]
 
 
-@pytest.mark.parametrize(("network", "method", "batch"), LARGEST_BATCHES, ids=[f"{n.__name__} {m}" for n, m, _ in LARGEST_BATCHES])
+@pytest.mark.parametrize(
+    ("network", "method", "batch"), LARGEST_BATCHES, ids=[f"{n.__name__} {m}" for n, m, _ in LARGEST_BATCHES]
+)
 def test_known_largest_batches(network: object, method: str, batch: int) -> None:
     """Of 16e9 bytes less twice the parameters and gradients, at the cost of at most one more forward pass."""
     assert callable(network)
