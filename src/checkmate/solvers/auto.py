@@ -81,7 +81,7 @@ class _Auto:
 
     def _finished(self, polish: int) -> bool:
         search = self.search
-        if search.closed() and not search.interrupted and search.time_left() > 0:
+        if search.closed() and not search.interrupted and search.time_left() > 0 and search.target_cost is None:
             return polish >= _POLISH_ROUNDS or search.current_gap() <= max(0.02 * search.gap, OPTIMAL_GAP)
         return search.done()
 

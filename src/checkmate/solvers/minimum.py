@@ -4,10 +4,29 @@ from __future__ import annotations
 
 import time
 
+from typing import NamedTuple
+
 from ..graph import Graph
 from .decode import Evaluation, evaluate
 from .greedy import SETTINGS, Greedy
 from .problem import Problem
+
+
+class MinimumBudget(NamedTuple):
+    """What is known about the smallest budget of a graph, in bytes, fixed memory included.
+
+    Attributes:
+        proven_minimum: no schedule exists below it.
+        smallest_found: a schedule was found at it.
+    """
+
+    proven_minimum: int
+    smallest_found: int
+
+
+def minimum_budget(graph: Graph) -> MinimumBudget:
+    """The smallest budget that `graph` can be scheduled under: a proven lower limit, and the least one found."""
+    return MinimumBudget(graph.min_working_set, smallest_budget_found(graph).peak)
 
 
 def smallest_budget_found(graph: Graph, tolerance: float = 0.005, seconds: float = 15.0) -> Evaluation:
