@@ -349,9 +349,7 @@ def _within_reach(arrays: Arrays, state: State, slot: int) -> int:
 
 
 @njit(cache=True)
-def _move_one(
-    arrays: Arrays, state: State, stack: Ints, slot: int, position: int, limit: int, reorder: bool
-) -> bool:
+def _move_one(arrays: Arrays, state: State, stack: Ints, slot: int, position: int, limit: int, reorder: bool) -> bool:
     if not may_move(arrays, state, slot, position, reorder):
         return False
     top = _push_sources(arrays, state, slot, stack, 0)

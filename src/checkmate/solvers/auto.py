@@ -104,7 +104,7 @@ class _Auto:
         """Greedy eviction, and some more moves of the hill climb around it."""
         if self.climb is None:
             self.climb = Climb(self.greedy, self.search.budget, self.search.seed)
-            for found in self.climb.start():
+            for found in self.climb.start(self.search.done):
                 self._consider(found, "greedy eviction")
         # A number of moves and not of seconds, so that the same search takes the same turns.
         self.moves *= 2

@@ -10,7 +10,6 @@ from ..errors import BudgetError, InfeasibleBudget
 from ..graph import Graph
 from ..schedule import Schedule, steps_from_sequence
 from ..units import Budget, parse_bytes
-from .auto import auto
 from .minimum import minimum_budget
 from .search import Search
 
@@ -57,6 +56,8 @@ def max_batch_size(
     Raises:
         InfeasibleBudget: not even batch 1 was found to fit.
     """
+    from .auto import auto  # solver and compiled kernels: not at import time
+
     started = time.perf_counter()
     if not max_overhead >= 1:
         raise BudgetError(f"max_overhead is cost / ideal cost and at least 1, not {max_overhead!r}")
@@ -113,5 +114,3 @@ def _schedule(search: Search) -> Schedule:
         search.seconds(),
         search.seed,
     )
-
-

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-
 from typing import NamedTuple
 
 from ..graph import Graph
 from .decode import Evaluation, evaluate
-from .greedy import SETTINGS, Greedy
 from .problem import Problem
 
 
@@ -35,12 +33,14 @@ def smallest_budget_found(graph: Graph, tolerance: float = 0.005, seconds: float
     Args:
         tolerance: relative precision of the search. seconds: return what is found by then.
     """
+    from .greedy import SETTINGS, Greedy  # compiled kernels: not at import time
+
     planner = Greedy(Problem(graph))
     best = evaluate(graph, range(graph.num_ops))
     low = graph.min_working_set - 1  # no schedule here
-    middle = low + 1  # often the minimum working set itself will do
     deadline = time.perf_counter() + seconds
     while best.peak - low > max(1.0, tolerance * (best.peak - graph.fixed_memory)):
+        middle = (low + best.peak) // 2
         for setting in SETTINGS:
             found = planner.run(middle, setting, longest=8)
             if found is not None and found.peak < best.peak:
@@ -51,5 +51,4 @@ def smallest_budget_found(graph: Graph, tolerance: float = 0.005, seconds: float
             break
         if best.peak > middle:
             low = middle
-        middle = (low + best.peak) // 2
     return best
