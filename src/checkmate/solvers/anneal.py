@@ -16,15 +16,27 @@ from numba import njit
 from .decode import Evaluation, evaluate
 from .problem import Floats, Ints, Problem
 from .sequence import (
+    AFTER,
+    BEFORE,
     CHANGES,
+    COUNT,
     EXCESS,
     FREE,
+    IDEAL,
+    IN,
     LENGTH,
+    LIVE,
+    OP,
+    ORDER,
+    OUT,
+    POSITION,
+    PRODUCER,
+    RECOMPUTABLE,
+    SHAPE,
+    TOTAL,
     Arrays,
-    State,
     arrays_of,
     end,
-    fill,
     insert,
     may_move,
     move,
@@ -98,14 +110,13 @@ class Anneal:
         """
         arrays = self._arrays
         capacity = max(2 * len(sequence), 4 * self.problem.graph.num_ops) + 4 * _TOGETHER
-        state = new_state(arrays, capacity)
-        fill(arrays, state, np.array(sequence, np.int64), self._limit)
+        state = new_state(arrays, sequence, capacity, self._limit)
         memory = _Memory(
             np.zeros(capacity, np.int64),
             np.zeros(1, np.int64),
             np.array([np.inf, np.inf, _PENALTY]),
             np.zeros(4 * capacity, np.int64),
-            np.zeros(len(arrays.cost), np.int64),
+            np.zeros(self.problem.graph.num_ops, np.int64),
         )
         _remember(state, memory)
         chunk = max(1000, int(_CHUNK / (self.problem.graph.num_ops + 100)))
@@ -120,20 +131,20 @@ class Anneal:
 
 
 @njit(cache=True)
-def _remember(state: State, memory: _Memory) -> None:
+def _remember(state: Ints, memory: _Memory) -> None:
     """Keep the sequence if it is the best so far."""
-    excess, cost = state.count[EXCESS], state.cost[0]
-    if excess < memory.figures[_EXCESS] or (excess == memory.figures[_EXCESS] and cost < memory.figures[_COST] - 1e-12):
+    excess, cost = state[COUNT, EXCESS], float(state[COUNT, TOTAL])
+    if excess < memory.figures[_EXCESS] or (excess == memory.figures[_EXCESS] and cost < memory.figures[_COST]):
         memory.figures[_EXCESS], memory.figures[_COST] = excess, cost
-        memory.length[0] = state.count[LENGTH] - 1
+        memory.length[0] = state[COUNT, LENGTH] - 1
         for p in range(memory.length[0]):
-            memory.best[p] = state.op[state.order[p]]
+            memory.best[p] = state[OP, state[ORDER, p]]
 
 
 @njit(cache=True)
 def _chunk(
     arrays: Arrays,
-    state: State,
+    state: Ints,
     memory: _Memory,
     limit: int,
     reorder: bool,
@@ -147,7 +158,7 @@ def _chunk(
     np.random.seed(seed)
     unit = 1.0 / max(limit, 1)
     weight = memory.figures[_WEIGHT]
-    current = state.cost[0] + weight * unit * state.count[EXCESS]
+    current = state[COUNT, TOTAL] / IDEAL + weight * unit * state[COUNT, EXCESS]
     within = 0
     cooling = (cold / hot) ** (1.0 / moves)
     temperature = hot
@@ -163,73 +174,73 @@ def _chunk(
             _recompute(arrays, state, memory, limit, reorder, number)
         else:
             _shift(arrays, state, memory.stack, limit, reorder, not reorder)
-        if state.count[CHANGES] > 0:
-            value = state.cost[0] + weight * unit * state.count[EXCESS]
+        if state[COUNT, CHANGES] > 0:
+            value = state[COUNT, TOTAL] / IDEAL + weight * unit * state[COUNT, EXCESS]
             if value <= current or np.random.random() < np.exp((current - value) / temperature):
                 current = value
-                state.count[CHANGES] = 0
+                state[COUNT, CHANGES] = 0
                 _remember(state, memory)
             else:
                 undo(arrays, state, limit)
-        within += state.count[EXCESS] == 0
+        within += state[COUNT, EXCESS] == 0
         if (number + 1) % _ADJUST_EVERY == 0 and not shifts_only:
             if within == 0:
                 weight = min(weight * _ADJUST_BY, _PENALTY_RANGE[1])
             elif within == _ADJUST_EVERY:
                 weight = max(weight / _ADJUST_BY, _PENALTY_RANGE[0])
             within = 0
-            current = state.cost[0] + weight * unit * state.count[EXCESS]
+            current = state[COUNT, TOTAL] / IDEAL + weight * unit * state[COUNT, EXCESS]
     memory.figures[_WEIGHT] = weight
 
 
 @njit(cache=True)
-def _tidy(arrays: Arrays, state: State, stack: Ints, top: int, limit: int, reorder: bool) -> None:
+def _tidy(arrays: Arrays, state: Ints, stack: Ints, top: int, limit: int, reorder: bool) -> None:
     """Remove those of the slots stack[:top] that are superfluous, and what that leaves without a reader."""
     while top > 0:
         top -= 1
         slot = stack[top]
-        if slot < 0 or state.order[state.position[slot]] != slot or not superfluous(arrays, state, slot, reorder):
+        if slot < 0 or state[ORDER, state[POSITION, slot]] != slot or not superfluous(arrays, state, slot, reorder):
             continue
         top = _push_sources(arrays, state, slot, stack, top)
         remove(arrays, state, slot, limit)
 
 
 @njit(cache=True)
-def _push_sources(arrays: Arrays, state: State, slot: int, stack: Ints, top: int) -> int:
+def _push_sources(arrays: Arrays, state: Ints, slot: int, stack: Ints, top: int) -> int:
     """Add the slots that `slot` reads from to the stack."""
-    op = state.op[slot]
-    for x in range(arrays.in_pointers[op], arrays.in_pointers[op + 1]):
-        stack[top] = slot_before(state, arrays.producer[arrays.in_values[x]], state.position[slot])
+    op = state[OP, slot]
+    for x in range(arrays.table[IN, op], arrays.table[IN, op + 1]):
+        stack[top] = slot_before(state, arrays.table[PRODUCER, arrays.links[x]], state[POSITION, slot])
         top += 1
     return top
 
 
 @njit(cache=True)
-def _some_repeat(state: State) -> int:
+def _some_repeat(state: Ints) -> int:
     """The slot of a recomputation; -1 if there is none."""
-    length = state.count[LENGTH]
+    length = state[COUNT, LENGTH]
     start = np.random.randint(length)
     for i in range(length):
-        slot = state.order[(start + i) % length]
-        if state.before[slot] >= 0:
+        slot = state[ORDER, (start + i) % length]
+        if state[BEFORE, slot] >= 0:
             return slot
     return -1
 
 
 @njit(cache=True)
-def _some_excess(state: State, limit: int) -> int:
+def _some_excess(state: Ints, limit: int) -> int:
     """A position above the limit; a random one if there is none."""
-    length = state.count[LENGTH]
+    length = state[COUNT, LENGTH]
     start = np.random.randint(length)
     for i in range(length):
         p = (start + i) % length
-        if state.live[p] > limit:
+        if state[LIVE, p] > limit:
             return p
     return start
 
 
 @njit(cache=True)
-def _drop_one(arrays: Arrays, state: State, stack: Ints, limit: int, reorder: bool) -> bool:
+def _drop_one(arrays: Arrays, state: Ints, stack: Ints, limit: int, reorder: bool) -> bool:
     """Remove one recomputation."""
     slot = _some_repeat(state)
     if slot < 0:
@@ -241,21 +252,21 @@ def _drop_one(arrays: Arrays, state: State, stack: Ints, limit: int, reorder: bo
 
 
 @njit(cache=True)
-def _recompute(arrays: Arrays, state: State, memory: _Memory, limit: int, reorder: bool, stamp: int) -> None:
+def _recompute(arrays: Arrays, state: Ints, memory: _Memory, limit: int, reorder: bool, stamp: int) -> None:
     """Let go of a value that is live somewhere (above the limit, if anywhere) and recompute it before its next use."""
     stack = memory.stack
-    if state.count[FREE] <= _TOGETHER or len(arrays.size) == 0:
+    if state[COUNT, FREE] <= _TOGETHER or arrays.table[SHAPE, 1] == 0:
         return
-    if state.count[EXCESS] > 0 and np.random.random() < 0.8:
+    if state[COUNT, EXCESS] > 0 and np.random.random() < 0.8:
         here = _some_excess(state, limit)
     else:
-        here = np.random.randint(state.count[LENGTH])
+        here = np.random.randint(state[COUNT, LENGTH])
     position = -1
     op = 0
     for _ in range(40):
-        value = np.random.randint(len(arrays.size))
-        op = arrays.producer[value]
-        if not arrays.recomputable[op]:
+        value = np.random.randint(arrays.table[SHAPE, 1])
+        op = arrays.table[PRODUCER, value]
+        if not arrays.table[RECOMPUTABLE, op]:
             continue
         slot = slot_before(state, op, here)
         if slot >= 0 and end(arrays, state, slot, value) > here:
@@ -277,10 +288,10 @@ def _recompute(arrays: Arrays, state: State, memory: _Memory, limit: int, reorde
     while scanned < count and share > 0.0:
         reader = stack[scanned]
         scanned += 1
-        for x in range(arrays.in_pointers[reader], arrays.in_pointers[reader + 1]):
-            value = arrays.in_values[x]
-            source = arrays.producer[value]
-            if memory.marks[source] == stamp or not arrays.recomputable[source] or count == _TOGETHER:
+        for x in range(arrays.table[IN, reader], arrays.table[IN, reader + 1]):
+            value = arrays.links[x]
+            source = arrays.table[PRODUCER, value]
+            if memory.marks[source] == stamp or not arrays.table[RECOMPUTABLE, source] or count == _TOGETHER:
                 continue
             if share < 1.0 and np.random.random() > share:
                 continue
@@ -292,20 +303,20 @@ def _recompute(arrays: Arrays, state: State, memory: _Memory, limit: int, reorde
     for i in range(count):
         stack[i] = insert(arrays, state, chosen[i], position + i, limit)
     for i in range(count):
-        stack[count + i] = state.before[stack[i]]
+        stack[count + i] = state[BEFORE, stack[i]]
     _tidy(arrays, state, stack, 2 * count, limit, reorder)
 
 
 @njit(cache=True)
-def _shift(arrays: Arrays, state: State, stack: Ints, limit: int, reorder: bool, repeats_only: bool) -> None:
+def _shift(arrays: Arrays, state: Ints, stack: Ints, limit: int, reorder: bool, repeats_only: bool) -> None:
     """Put one computation, or a block of neighbours, elsewhere."""
-    length = state.count[LENGTH]
+    length = state[COUNT, LENGTH]
     if repeats_only:
         slot = _some_repeat(state)
         if slot < 0:
             return
-        position = state.position[slot]
-    elif state.count[EXCESS] > 0 and np.random.random() < 0.3:
+        position = state[POSITION, slot]
+    elif state[COUNT, EXCESS] > 0 and np.random.random() < 0.3:
         position = _some_excess(state, limit)
     else:
         position = np.random.randint(length)
@@ -316,7 +327,7 @@ def _shift(arrays: Arrays, state: State, stack: Ints, limit: int, reorder: bool,
     if choice < 0.35:
         target = position + np.random.randint(-8, 9)
     elif choice < 0.7 and block == 1:
-        target = _within_reach(arrays, state, state.order[position])
+        target = _within_reach(arrays, state, state[ORDER, position])
     else:
         width = 5 + int(0.3 * length * np.random.random())
         target = position + np.random.randint(-width, width + 1)
@@ -324,22 +335,22 @@ def _shift(arrays: Arrays, state: State, stack: Ints, limit: int, reorder: bool,
     for i in range(block):
         # Neighbours move one by one, the foremost in the direction of the move first.
         offset = i if target < position else block - 1 - i
-        if not _move_one(arrays, state, stack, state.order[position + offset], target + offset, limit, reorder):
+        if not _move_one(arrays, state, stack, state[ORDER, position + offset], target + offset, limit, reorder):
             undo(arrays, state, limit)
             return
-        if state.count[LENGTH] != length:
+        if state[COUNT, LENGTH] != length:
             return  # something became superfluous: positions are no longer what they were
 
 
 @njit(cache=True)
-def _within_reach(arrays: Arrays, state: State, slot: int) -> int:
+def _within_reach(arrays: Arrays, state: Ints, slot: int) -> int:
     """A position between what a computation reads and its first reader: as late as possible, as early, or between."""
-    op, position, following = state.op[slot], state.position[slot], state.after[slot]
-    low, high = 0, state.position[following] if following >= 0 else state.count[LENGTH] - 1
-    for x in range(arrays.in_pointers[op], arrays.in_pointers[op + 1]):
-        low = max(low, state.position[slot_before(state, arrays.producer[arrays.in_values[x]], position)] + 1)
-    for x in range(arrays.out_pointers[op], arrays.out_pointers[op + 1]):
-        reader = next_reader(arrays, state, slot, arrays.out_values[x], position)
+    op, position, following = state[OP, slot], state[POSITION, slot], state[AFTER, slot]
+    low, high = 0, state[POSITION, following] if following >= 0 else state[COUNT, LENGTH] - 1
+    for x in range(arrays.table[IN, op], arrays.table[IN, op + 1]):
+        low = max(low, state[POSITION, slot_before(state, arrays.table[PRODUCER, arrays.links[x]], position)] + 1)
+    for x in range(arrays.table[OUT, op], arrays.table[OUT, op + 1]):
+        reader = next_reader(arrays, state, slot, arrays.links[x], position)
         if reader >= 0:
             high = min(high, reader)
     choice = np.random.random()
@@ -349,12 +360,14 @@ def _within_reach(arrays: Arrays, state: State, slot: int) -> int:
 
 
 @njit(cache=True)
-def _move_one(arrays: Arrays, state: State, stack: Ints, slot: int, position: int, limit: int, reorder: bool) -> bool:
+def _move_one(
+    arrays: Arrays, state: Ints, stack: Ints, slot: int, position: int, limit: int, reorder: bool
+) -> bool:
     if not may_move(arrays, state, slot, position, reorder):
         return False
     top = _push_sources(arrays, state, slot, stack, 0)
-    stack[top], stack[top + 1] = state.before[slot], state.after[slot]
+    stack[top], stack[top + 1] = state[BEFORE, slot], state[AFTER, slot]
     move(arrays, state, slot, position, limit)
-    stack[top + 2], stack[top + 3], stack[top + 4] = state.before[slot], state.after[slot], slot
+    stack[top + 2], stack[top + 3], stack[top + 4] = state[BEFORE, slot], state[AFTER, slot], slot
     _tidy(arrays, state, stack, top + 5, limit, reorder)
     return True
