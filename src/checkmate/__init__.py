@@ -12,6 +12,7 @@ from .solvers import MaxBatch, MinimumBudget, max_batch_size, methods, minimum_b
 from .units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
+    from . import networks as networks
     from . import torch as torch
 
 __version__ = "0.1.0"
@@ -43,6 +44,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "torch":  # a front end is imported when it is first used, never before
-        return import_module(".torch", __name__)
+    if name in ("networks", "torch"):  # imported when first used: a front end never before, for it imports its framework
+        return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from ..errors import BudgetError, CheckmateError, InfeasibleBudget, UnknownMethod
 from ..graph import Graph
-from ..schedule import Schedule, simulate, steps_from_sequence
+from ..schedule import Schedule, simulate
 from ..units import Budget, parse_bytes
 from .batch import MaxBatch, max_batch_size
 from .minimum import MinimumBudget, minimum_budget, smallest_budget_found
@@ -20,7 +20,21 @@ __all__ = ["MaxBatch", "MinimumBudget", "Progress", "Search", "max_batch_size", 
 _METHODS = {
     "auto": "auto:auto",
     "greedy": "greedy:greedy",
+    "milp": "milp:milp",
+    "milp-cbc": "milp:milp_cbc",
+    "milp-gurobi": "milp:milp_gurobi",
+    "lp-rounding": "lp_rounding:lp_rounding",
+    "lp-rounding-randomized": "lp_rounding:lp_rounding_randomized",
     "keep-all": "keep_all:keep_all",
+    "keep-all-forward": "keep_all:keep_all_forward",
+    "griewank": "griewank:griewank",
+    "griewank-ap": "griewank:griewank",
+    "chen-sqrt": "chen:chen_sqrt",
+    "chen-sqrt-ap": "chen:chen_sqrt",
+    "chen-sqrt-linear": "chen:chen_sqrt_linear",
+    "chen-greedy": "chen:chen_greedy",
+    "chen-greedy-ap": "chen:chen_greedy",
+    "chen-greedy-linear": "chen:chen_greedy_linear",
 }
 _ORDERS = ("given",)
 
@@ -82,8 +96,7 @@ def solve(
         if method != "auto" or smallest.peak > limit:
             raise _infeasible(search, smallest.peak)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
-    assert search.best is not None, "offered by the method, or just above"
-    steps = steps_from_sequence(graph, search.best)
+    steps = search.schedule_steps()
     seconds = search.seconds()
     bound = min(search.lower_bound, search.best_cost)
     schedule = Schedule(graph, steps, limit, method, bound, order, seconds, seed)
