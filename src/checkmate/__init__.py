@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import BudgetError, CheckmateError, GraphError, InfeasibleBudget, InvalidSchedule, UnknownMethod
 from .graph import Graph, Op, Value
 from .schedule import Compute, Free, Schedule, Trace, simulate
-from .solvers import methods, solve
+from .solvers import MaxBatch, MinimumBudget, max_batch_size, methods, minimum_budget, solve
 from .units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -26,13 +26,17 @@ __all__ = [
     "GraphError",
     "InfeasibleBudget",
     "InvalidSchedule",
+    "MaxBatch",
+    "MinimumBudget",
     "Op",
     "Schedule",
     "Trace",
     "UnknownMethod",
     "Value",
     "format_bytes",
+    "max_batch_size",
     "methods",
+    "minimum_budget",
     "parse_bytes",
     "simulate",
     "solve",

@@ -10,9 +10,11 @@ from ..errors import BudgetError, CheckmateError, InfeasibleBudget, UnknownMetho
 from ..graph import Graph
 from ..schedule import Schedule, simulate
 from ..units import Budget, format_bytes, parse_bytes
+from .batch import MaxBatch, max_batch_size
+from .minimum import MinimumBudget, minimum_budget, smallest_budget_found
 from .search import Progress, Search
 
-__all__ = ["Progress", "Search", "methods", "solve"]
+__all__ = ["MaxBatch", "MinimumBudget", "Progress", "Search", "max_batch_size", "methods", "minimum_budget", "solve"]
 
 #: name -> "module:function" under this package; imported when first used, so that `import checkmate` stays fast.
 _METHODS = {
@@ -79,8 +81,6 @@ def solve(
     for name, number in (("time_limit", time_limit), ("gap", gap)):
         if isinstance(number, bool) or not isinstance(number, (int, float)) or math.isnan(number) or number < 0:
             raise BudgetError(f"{name} must be a number >= 0, not {number!r}")
-    from .minimum import smallest_budget_found  # compiled kernels: not at import time
-
     limit = parse_bytes(budget, percent_of=graph.no_recompute_peak)
     search = Search(graph, limit, order, float(time_limit), float(gap), seed, progress)
     if limit < graph.min_working_set:
@@ -90,7 +90,7 @@ def solve(
     if search.best is None:
         if search.interrupted:
             raise KeyboardInterrupt
-        smallest = smallest_budget_found(graph)
+        smallest = smallest_budget_found(graph, seconds=max(1.0, min(15.0, search.time_left())))
         if method != "auto" or smallest.peak > limit:
             raise _infeasible(search, smallest.peak, method)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")

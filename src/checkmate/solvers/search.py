@@ -40,6 +40,7 @@ class Search:
     Attributes:
         graph: to schedule. budget: bytes, fixed memory included. order: "given" or "any".
         gap: stop once the cost is proven within this fraction of the optimum.
+        target_cost: stop as soon as a schedule at most this dear is found, or proven not to exist.
         best: the cheapest feasible op sequence so far (its values freed as early as possible). best_cost: its cost.
         best_steps: the same as steps, from methods that also say when values are freed.
         lower_bound: proven bound on the cost of every schedule under the budget.
@@ -53,6 +54,7 @@ class Search:
     gap: float = 1e-3
     seed: int = 0
     progress: Callable[[Progress], None] | None = None
+    target_cost: float | None = None
     started: float = field(default_factory=time.perf_counter)
     best: Sequence[int] | None = None
     best_steps: list[Step] | None = None
@@ -104,7 +106,9 @@ class Search:
         return excess / self.lower_bound if self.lower_bound else (math.inf if excess else 0.0)
 
     def closed(self) -> bool:
-        """The gap asked for is reached."""
+        """The gap asked for is reached; with a target cost, the target is met or out of reach."""
+        if self.target_cost is not None:
+            return self.best_cost <= self.target_cost or self.lower_bound > self.target_cost
         return self.current_gap() <= max(self.gap, OPTIMAL_GAP)
 
     def done(self) -> bool:

@@ -24,6 +24,8 @@ _SCALE = 1000.0
 #: HiGHS satisfies constraints within 1e-6; what that can add to a bound is taken off again, relative to the ideal cost.
 _SAFETY = 2e-7
 _TINY = 1e-4
+#: Suffix windows times ops in one program.
+_WINDOW_ROWS = 3000
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,9 @@ class SnapshotRelaxation:
                     program, budget, (snapshots[k - 1], snapshots[k]), retain[k - 1 : k + 1], recompute[k - 1], limited_ops
                 )
         if windows:
-            for k in range(len(snapshots) - 1):
+            # Each cuts off much and costs rows: as many, evenly spread, as the size of the graph lets the solver digest.
+            most = max(3, _WINDOW_ROWS // n)
+            for k in range(0, len(snapshots) - 1, -(-(len(snapshots) - 1) // most) or 1):
                 self._window(program, retain[k], recompute[k:], snapshots[k], edges)
         return program, retain, recompute
 
