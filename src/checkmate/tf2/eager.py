@@ -56,7 +56,7 @@ class EagerProgram:
             del inputs
             for slot, result in zip(instruction.outputs, results if isinstance(results, list) else [], strict=False):
                 slots[slot] = result
-            results = result = None
+            del results
             for slot in instruction.dead:
                 slots[slot] = None
         return [slots[slot] for slot in self.outputs]
