@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ..graph import Graph, Op, Value
 from .kinds import IN_PLACE, tensor_bytes
+from .order import is_gradient
 from .trace import Traced, is_fixed, root
 from .units import Unit
 
@@ -66,7 +67,7 @@ def capture(traced: Traced, units: list[Unit], costs: Mapping[str, OpCost], name
                     ids[tensor.name] = len(values)
                     outputs.append(len(values))
                     values.append(Value(tensor.name, tensor_bytes(tensor), tensor.name in kept))
-        if any("gradient_tape" in op.name for op in unit.ops):
+        if any(map(is_gradient, unit.ops)):
             phase = "backward"
         ops.append(
             Op(
