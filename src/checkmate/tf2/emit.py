@@ -17,7 +17,7 @@ from ..schedule import Compute, Step
 from .capture import Captured
 from .internals import add_control_edge, copy_functions, copy_op, is_stateful
 from .kinds import ALIASES, is_big, is_handle, is_shape, tensor_bytes
-from .trace import is_fixed, root, shape_constant
+from .trace import is_fixed, root, shape_value
 
 MODES = ("sparse", "full")
 
@@ -118,7 +118,7 @@ class _Emitter:
     def _copy(self, op: tf.Operation, before: list[tf.Operation]) -> None:
         if is_shape(op):
             for tensor in op.outputs:
-                self.tensors[tensor.name] = shape_constant(tensor)
+                self.tensors[tensor.name] = tf.constant(shape_value(tensor))
             return
         number = self.copies[op.name]
         self.copies[op.name] += 1
