@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -101,7 +102,10 @@ class _Shaped:
         self.stale = True
         while self.stale:
             self.stale = False
-            self.plan = make_plan(self.captured, self.owner.options, margin=self.margin)
+            options = self.owner.options
+            if self.margin:  # nearly the same problem again: less time for it
+                options = replace(options, time_limit=options.time_limit / 3)
+            self.plan = make_plan(self.captured, options, margin=self.margin)
             self.executor = Executor(self.captured, self.plan)
             added = self.executor.rehearse()
             if added is not None:
