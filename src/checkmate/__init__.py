@@ -13,6 +13,7 @@ from .units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from . import networks as networks
+    from . import tf2 as tf2
     from . import torch as torch
 
 __version__ = "0.1.0"
@@ -44,6 +45,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("networks", "torch"):  # imported when first used: a front end never before, for it imports its framework
+    if name in ("networks", "tf2", "torch"):  # imported when first used: a front end never before, for it imports its framework
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

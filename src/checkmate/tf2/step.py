@@ -1,0 +1,156 @@
+"""A step function under a budget: one trace, plan and executor for every set of input shapes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from ..errors import BudgetWarning, CheckmateError
+from ..units import format_bytes
+from .capture import Captured, capture, planned_ops
+from .execute import Executor
+from .measure import measure
+from .options import Options
+from .planning import Plan, make_plan
+from .profile import profile_ops
+from .trace import trace
+from .units import make_units
+
+#: Profiles the ops of a trace; the tests put another in its place.
+_profile = profile_ops
+
+
+def capture_step(function: Callable[..., Any], specs: Sequence[Any], cost_model: str = "profile", name: str = "step") -> Captured:
+    """Trace a step function and find what each of its ops costs. Nothing is trained.
+
+    Args:
+        specs: nests of `tf.TensorSpec` with static shapes, one per argument.
+    """
+    traced = trace(function, specs)
+    units = make_units(traced)
+    return capture(traced, units, _profile(planned_ops(units), cost_model), name)
+
+
+class PlannedStep:
+    """Calls of this object run `function` under the budget.
+
+    Args:
+        function: one training step: tensors (and nests of them) in and out; it changes variables as it likes, and creates none.
+        options: of every plan.
+        name: of the graphs.
+
+    Attributes:
+        plans: one per set of input shapes, in the order in which they were first used.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: Options, name: str = "step"):
+        self.function = function
+        self.options = options
+        self.name = name
+        self._steps: dict[Any, _Shaped] = {}
+
+    @property
+    def plans(self) -> list[Plan]:
+        return [step.plan for step in self._steps.values()]
+
+    def prepare(self, *specs: Any) -> Plan:
+        """Trace, profile and plan for one set of shapes, without running anything."""
+        return self._step_for(specs).plan
+
+    def __call__(self, *arguments: Any) -> Any:
+        arguments = tuple(tf.nest.map_structure(tf.convert_to_tensor, argument) for argument in arguments)
+        return self._step_for(arguments).run(tf.nest.flatten(arguments, expand_composites=True))
+
+    def _step_for(self, arguments: Sequence[Any]) -> _Shaped:
+        specs = tf.nest.map_structure(_spec, tuple(arguments))
+        leaves = tf.nest.flatten(specs)
+        key = (str(tf.nest.map_structure(lambda _: 0, specs)), *((tuple(spec.shape), spec.dtype) for spec in leaves))
+        if key not in self._steps:
+            if not tf.executing_eagerly():
+                raise CheckmateError("a plan cannot be made inside a tf.function: call prepare with these shapes before")
+            margin = max((step.margin for step in self._steps.values()), default=0)
+            self._steps[key] = _Shaped(self, specs, margin)
+        return self._steps[key]
+
+
+def _spec(tensor: Any) -> tf.TensorSpec:
+    spec = tensor if isinstance(tensor, tf.TensorSpec) else tf.TensorSpec(tensor.shape, tensor.dtype)
+    if not spec.shape.is_fully_defined():
+        raise CheckmateError(
+            f"the shape {spec.shape} is not known before the step runs: give specs with the batch size filled in (a plan is made "
+            "for each batch size that comes up)"
+        )
+    return spec
+
+
+class _Shaped:
+    """The step at one set of input shapes."""
+
+    def __init__(self, owner: PlannedStep, specs: Sequence[Any], margin: int):
+        self.owner = owner
+        self.captured = capture_step(owner.function, specs, owner.options.cost_model, owner.name)
+        self.margin = margin
+        self.warned = False
+        self._plan()
+
+    def _plan(self) -> None:
+        """Make a plan and try it out, until one keeps to the budget."""
+        self.stale = True
+        while self.stale:
+            self.stale = False
+            options = self.owner.options
+            if self.margin:  # nearly the same problem again: less time for it
+                options = replace(options, time_limit=options.time_limit / 3)
+            others = [plan for plan in self.owner.plans if plan.graph is not self.captured.graph]
+            self.plan = make_plan(self.captured, options, margin=self.margin, others=others)
+            self.executor = Executor(self.captured, self.plan)
+            added = self.executor.rehearse()
+            if added is not None:
+                self.plan.rehearsed_peak = self._total(added)
+                self._check(self.plan.rehearsed_peak, "a rehearsal of the step peaked", "it is planned again")
+
+    def _total(self, added: int) -> int:
+        return added + self.captured.traced.fixed_bytes + self.plan.reserved
+
+    def run(self, flat: Sequence[tf.Tensor]) -> Any:
+        if not tf.executing_eagerly():  # inside somebody's tf.function: the schedule becomes a part of it
+            return self.captured.traced.pack(self.executor.inline(flat))
+        if self.stale:
+            executions = self.plan.executions
+            self._plan()
+            self.plan.executions = executions
+        if self.executor.measured:
+            results = self.executor.run(flat)
+        else:
+            self.executor.prepare()
+            with measure() as seen:
+                results = self.executor.run(flat)
+            self.executor.measured = True
+            if seen.added is not None:
+                self.plan.measured_peak = self._total(seen.added)
+                self._check(self.plan.measured_peak, "the first step peaked", "the next step runs under a new plan")
+        self.plan.executions += 1
+        return self.captured.traced.pack(results)
+
+    def _check(self, peak: int, what: str, then: str) -> None:
+        """Compare what a plan took with what it may take."""
+        plan = self.plan
+        if peak <= plan.budget:
+            return
+        # Each further failure asks for twice the room, so that few steps pass the budget.
+        # In whole steps, so that the next process meets the same problem and finds its plan in the cache.
+        unit = plan.budget // 200 + 1
+        self.margin = max(2 * self.margin, -(-(peak - plan.modelled_peak) // unit) * unit + unit)
+        self.stale = True
+        if not self.warned:
+            self.warned = True
+            warnings.warn(
+                f"{what} at {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} ({plan.budget} "
+                f"bytes; {plan.modelled_peak} were predicted): {then} with more room",
+                BudgetWarning,
+                stacklevel=5,
+            )
