@@ -102,14 +102,13 @@ def test_all_subsets_bound_the_relaxation() -> None:
         budget = rng.randint(graph.min_working_set, graph.no_recompute_peak)
         truth = brute_force(graph, budget)
         room = budget - graph.fixed_memory
-        for backward_inputs in (True, False):
-            relaxation = SnapshotRelaxation(Problem(graph), backward_inputs)
-            for count in (1, 2, 3):
-                for snapshots in itertools.combinations(range(graph.num_ops), count):
-                    inside = [(stage, op) for stage in snapshots for op in range(stage)]
-                    for transients in ((), inside):
-                        relaxed = relaxation.solve(room, snapshots, 5.0, 0.0, transients=transients)
-                        assert truth is None or relaxed.bound <= truth + 1e-9, (seed, snapshots, transients)
+        relaxation = SnapshotRelaxation(Problem(graph))
+        for count in (1, 2, 3):
+            for snapshots in itertools.combinations(range(graph.num_ops), count):
+                inside = [(stage, op) for stage in snapshots for op in range(stage)]
+                for transients in ((), inside):
+                    relaxed = relaxation.solve(room, snapshots, 5.0, 0.0, transients=transients)
+                    assert truth is None or relaxed.bound <= truth + 1e-9, (seed, snapshots, transients)
 
 
 def test_decode_inverts_what_a_schedule_retains() -> None:
@@ -189,3 +188,35 @@ def test_bad_arguments() -> None:
             checkmate.solve(graph, "1KB", **argument)
     with pytest.raises(checkmate.BudgetError):
         checkmate.solve(graph, "abc")
+
+
+def test_minimum_budget() -> None:
+    for graph in (training_chain(12), vgg19_like(), u_net()):
+        minimum = checkmate.minimum_budget(graph)
+        assert graph.min_working_set <= minimum.proven_minimum <= minimum.smallest_found <= graph.no_recompute_peak
+        assert checkmate.solve(graph, minimum.smallest_found, time_limit=5).peak <= minimum.smallest_found
+    with pytest.raises(InfeasibleBudget):
+        checkmate.solve(graph, minimum.proven_minimum - 1)
+
+
+def test_max_batch_size_against_every_batch() -> None:
+    """The largest batch is the largest one whose cheapest schedule is cheap enough, by brute force."""
+    graph = training_chain(4)
+    room = 300
+    for max_overhead in (1.0, 1.2, 1.5, 3.0):
+        fits = [
+            batch
+            for batch in range(1, 11)
+            if (cost := brute_force(graph, room // batch)) is not None and cost <= max_overhead * graph.ideal_cost
+        ]
+        found = checkmate.max_batch_size(graph, room, max_overhead, time_limit=20)
+        assert found.batch == max(fits) == found.upper_bound
+        assert found.batch * found.schedule.peak <= room and found.schedule.overhead <= max_overhead
+        assert simulate(graph.scaled(found.batch), found.schedule.steps).peak <= room
+
+
+def test_max_batch_size_with_nothing_to_find() -> None:
+    with pytest.raises(InfeasibleBudget):
+        checkmate.max_batch_size(training_chain(4), 10)
+    with pytest.raises(checkmate.BudgetError, match="at least 1"):
+        checkmate.max_batch_size(training_chain(4), 300, max_overhead=0.5)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from .errors import BudgetError, CheckmateError, GraphError, InfeasibleBudget, InvalidSchedule, UnknownMethod
 from .graph import Graph, Op, Value
 from .schedule import Compute, Free, Schedule, Trace, simulate
-from .solvers import methods, solve
+from .solvers import MaxBatch, MinimumBudget, max_batch_size, methods, minimum_budget, solve
 from .units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
+    from . import networks as networks
     from . import torch as torch
 
 __version__ = "0.1.0"
@@ -25,13 +26,17 @@ __all__ = [
     "GraphError",
     "InfeasibleBudget",
     "InvalidSchedule",
+    "MaxBatch",
+    "MinimumBudget",
     "Op",
     "Schedule",
     "Trace",
     "UnknownMethod",
     "Value",
     "format_bytes",
+    "max_batch_size",
     "methods",
+    "minimum_budget",
     "parse_bytes",
     "simulate",
     "solve",
@@ -39,6 +44,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "torch":  # a front end is imported when it is first used, never before
-        return import_module(".torch", __name__)
+    if name in ("networks", "torch"):  # imported when first used: a front end never before, for it imports its framework
+        return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

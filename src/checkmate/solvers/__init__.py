@@ -8,17 +8,33 @@ from importlib import import_module
 
 from ..errors import BudgetError, CheckmateError, InfeasibleBudget, UnknownMethod
 from ..graph import Graph
-from ..schedule import Schedule, simulate, steps_from_sequence
+from ..schedule import Schedule, simulate
 from ..units import Budget, parse_bytes
+from .batch import MaxBatch, max_batch_size
+from .minimum import MinimumBudget, minimum_budget, smallest_budget_found
 from .search import Progress, Search
 
-__all__ = ["Progress", "Search", "methods", "solve"]
+__all__ = ["MaxBatch", "MinimumBudget", "Progress", "Search", "max_batch_size", "methods", "minimum_budget", "solve"]
 
 #: name -> "module:function" under this package; imported when first used, so that `import checkmate` stays fast.
 _METHODS = {
     "auto": "auto:auto",
     "greedy": "greedy:greedy",
+    "milp": "milp:milp",
+    "milp-cbc": "milp:milp_cbc",
+    "milp-gurobi": "milp:milp_gurobi",
+    "lp-rounding": "lp_rounding:lp_rounding",
+    "lp-rounding-randomized": "lp_rounding:lp_rounding_randomized",
     "keep-all": "keep_all:keep_all",
+    "keep-all-forward": "keep_all:keep_all_forward",
+    "griewank": "griewank:griewank",
+    "griewank-ap": "griewank:griewank",
+    "chen-sqrt": "chen:chen_sqrt",
+    "chen-sqrt-ap": "chen:chen_sqrt",
+    "chen-sqrt-linear": "chen:chen_sqrt_linear",
+    "chen-greedy": "chen:chen_greedy",
+    "chen-greedy-ap": "chen:chen_greedy",
+    "chen-greedy-linear": "chen:chen_greedy_linear",
 }
 _ORDERS = ("given",)
 
@@ -65,8 +81,6 @@ def solve(
     for name, number in (("time_limit", time_limit), ("gap", gap)):
         if isinstance(number, bool) or not isinstance(number, (int, float)) or math.isnan(number) or number < 0:
             raise BudgetError(f"{name} must be a number >= 0, not {number!r}")
-    from .minimum import smallest_budget_found  # compiled kernels: not at import time
-
     limit = parse_bytes(budget, percent_of=graph.no_recompute_peak)
     search = Search(graph, limit, order, float(time_limit), float(gap), seed, progress)
     if limit < graph.min_working_set:
@@ -78,12 +92,11 @@ def solve(
     if search.best is None:
         if search.interrupted:
             raise KeyboardInterrupt
-        smallest = smallest_budget_found(graph)
+        smallest = smallest_budget_found(graph, seconds=max(1.0, min(15.0, search.time_left())))
         if method != "auto" or smallest.peak > limit:
             raise _infeasible(search, smallest.peak)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
-    assert search.best is not None, "offered by the method, or just above"
-    steps = steps_from_sequence(graph, search.best)
+    steps = search.schedule_steps()
     seconds = search.seconds()
     bound = min(search.lower_bound, search.best_cost)
     schedule = Schedule(graph, steps, limit, method, bound, order, seconds, seed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..schedule import OPTIMAL_GAP
+from .anneal import HOT, Anneal
 from .climb import Climb
 from .decode import Evaluation, decode, evaluate, retained_by
 from .greedy import SETTINGS, Greedy
@@ -16,11 +17,13 @@ from .problem import Bools, Problem
 from .search import Search
 from .snapshot import Relaxed, SnapshotRelaxation
 
+#: Moves of the annealing in the first round, doubled in every later one, and most moves in one round.
+_ANNEAL_MOVES, _MOST_ANNEAL_MOVES = 5_000, 160_000
+#: Temperature at which a good schedule is polished, in units of the ideal cost.
+_POLISH_HEAT = 3e-4
 #: Moves of the hill climb in the first round, doubled in every later one; and most moves in one round, times the square of
 #: the number of ops: about three seconds.
 _CLIMB_MOVES, _CLIMB_WORK = 50, 8e7
-#: Graphs up to this many ops get the program that also models what recomputing backward ops needs.
-_BACKWARD_INPUTS_UP_TO = 500
 #: Seconds for one relaxation; doubled when it was not enough to find anything.
 _ROUND_SECONDS = 6.0
 #: While the gap is wide, a rough answer (this fraction of the gap) and the next round bring more than an exact one.
@@ -41,10 +44,12 @@ class _Auto:
         self.search = search
         self.graph = search.graph
         self.problem = Problem(search.graph)
-        self.relaxation = SnapshotRelaxation(self.problem, self.graph.num_ops <= _BACKWARD_INPUTS_UP_TO)
+        self.relaxation = SnapshotRelaxation(self.problem)
         self.greedy = Greedy(self.problem)
         self.climb: Climb | None = None
         self.moves = _CLIMB_MOVES
+        self.anneal = Anneal(self.problem, search.budget, "given", search.seed)
+        self.anneal_moves = _ANNEAL_MOVES
         self.snapshots: set[int] = set()
         self.transients: set[tuple[int, int]] = set()
 
@@ -67,6 +72,8 @@ class _Auto:
             violating = self._decode(stages, relaxed)
             if not self.search.done():
                 self._climb()
+            if not self.search.done():
+                self._anneal(violating)
             if self._finished(polish):
                 return
             if violating and not self.search.closed():
@@ -83,7 +90,7 @@ class _Auto:
 
     def _finished(self, polish: int) -> bool:
         search = self.search
-        if search.closed() and not search.interrupted and search.time_left() > 0:
+        if search.closed() and not search.interrupted and search.time_left() > 0 and search.target_cost is None:
             return polish >= _POLISH_ROUNDS or search.current_gap() <= max(0.02 * search.gap, OPTIMAL_GAP)
         return search.done()
 
@@ -97,7 +104,7 @@ class _Auto:
         """Greedy eviction, and some more moves of the hill climb around it."""
         if self.climb is None:
             self.climb = Climb(self.greedy, self.search.budget, self.search.seed)
-            for found in self.climb.start():
+            for found in self.climb.start(self.search.done):
                 self._consider(found, "greedy eviction")
         # A number of moves and not of seconds, so that the same search takes the same turns.
         self.moves *= 2
@@ -107,6 +114,18 @@ class _Auto:
             moved = self.climb.step()
             if moved is not None:
                 self._consider(moved, "greedy eviction")
+
+    def _anneal(self, violating: list[Evaluation]) -> None:
+        """A polish of the best schedule; without one, a repair of what comes nearest to the budget."""
+        search = self.search
+        if search.best is not None:
+            sequence, hot = search.best, _POLISH_HEAT
+        elif violating:
+            sequence, hot = min(violating, key=lambda found: found.peak).sequence, HOT
+        else:
+            return
+        self.anneal_moves = min(2 * self.anneal_moves, _MOST_ANNEAL_MOVES)
+        self._consider(self.anneal.run(sequence, self.anneal_moves, hot=hot, stop=search.done), "annealing")
 
     def _relax(self, budget: int, stages: list[int], seconds: float, rough: float) -> Relaxed:
         search = self.search

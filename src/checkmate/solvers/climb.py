@@ -6,6 +6,7 @@ Equal layers make equal values: the most useful move changes the weight of all v
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,11 +57,13 @@ class Climb:
         self._forward = forward if len(forward) else np.arange(len(problem.size))
         self._pool: list[_Point] = []
 
-    def start(self) -> list[Evaluation]:
-        """Run all settings with equal weights; returns what they found, within budget or not."""
+    def start(self, stop: Callable[[], bool] = lambda: False) -> list[Evaluation]:
+        """Run all settings with equal weights, until `stop`; returns the schedules found."""
         equal = np.ones(len(self._greedy.problem.size))
         found = []
         for setting in SETTINGS:
+            if stop():
+                break
             evaluation = self._try(setting, equal)
             if evaluation is not None:
                 found.append(evaluation)

@@ -41,6 +41,10 @@ SETTINGS = (
 )
 
 
+#: A pass that goes in circles is given up after this much work per op; passes that succeed take a small part of it.
+_WORK_PER_OP = 100_000
+
+
 def greedy(search: Search) -> None:
     """The best of a handful of settings; no bound beyond the cost of computing everything once."""
     planner = Greedy(Problem(search.graph))
@@ -180,6 +184,7 @@ def _run(
     visited = np.full(n, -1)
     locked = np.full(m, -1)
     stamp, visit, limit = 0, 0, 40 * n + 1000
+    work, most_work = 0, _WORK_PER_OP * n
     group = 0  # snapshots passed
     for stage in range(n):
         steps = 0
@@ -218,6 +223,9 @@ def _run(
                 for x in range(in_pointers[op], in_pointers[op + 1]):
                     locked[in_values[x]] = length
                 while live + need > budget:
+                    work += m
+                    if work > most_work:
+                        return -1, sequence
                     best, chosen = -1.0, -1
                     for value in range(m):
                         origin = producer[value]
@@ -242,6 +250,7 @@ def _run(
                         visited[origin] = visit
                         while top > 0:
                             top -= 1
+                            work += 1
                             above = stack[top]
                             for x in range(in_pointers[above], in_pointers[above + 1]):
                                 i = in_values[x]

@@ -35,11 +35,29 @@ class Answer:
     optimal: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """A program as arrays, for any solver: minimise cost . x, row_lower <= matrix x <= row_upper, lower <= x <= 1.
+
+    Attributes:
+        cost, lower: per variable. integer: which variables are. matrix: (rows, variables), by columns.
+        row_lower, row_upper: per row, infinite where there is no limit.
+    """
+
+    cost: Floats
+    lower: Floats
+    integer: Bools
+    matrix: Any  # scipy.sparse.csc_matrix
+    row_lower: Floats
+    row_upper: Floats
+
+
 class Program:
     """A minimisation over variables in [0, 1], built row block by row block."""
 
     def __init__(self) -> None:
         self._cost: list[Floats] = []
+        self._least: list[Floats] = []
         self._integer: list[Bools] = []
         self.num_variables = 0
         self._rows: list[Ints] = []
@@ -49,9 +67,10 @@ class Program:
         self._upper: list[Floats] = []
         self.num_rows = 0
 
-    def variables(self, cost: Floats, integer: bool) -> Ints:
-        """Add len(cost) variables; returns their indices."""
+    def variables(self, cost: Floats, integer: bool, least: Floats | None = None) -> Ints:
+        """Add len(cost) variables, at least 0 (or `least`) and at most 1; returns their indices."""
         self._cost.append(np.asarray(cost, np.float64))
+        self._least.append(np.zeros(len(cost)) if least is None else least)
         self._integer.append(np.full(len(cost), integer))
         start = self.num_variables
         self.num_variables += len(cost)
@@ -70,6 +89,11 @@ class Program:
         self._add(np.full(len(columns), self.num_rows), columns, coefficients)
         self._bounds(np.array([-highspy.kHighsInf]), np.array([upper]))
 
+    def at_most_rows(self, rows: Ints, columns: Ints, coefficients: Floats, upper: Floats) -> None:
+        """Add len(upper) rows: coefficients . variables <= upper. The first three are triplets, rows counted from 0."""
+        self._add(self.num_rows + rows, columns, coefficients)
+        self._bounds(np.full(len(upper), -highspy.kHighsInf), upper)
+
     def _add(self, rows: Ints, columns: Ints, coefficients: Floats) -> None:
         self._rows.append(rows)
         self._columns.append(columns)
@@ -80,21 +104,35 @@ class Program:
         self._upper.append(upper)
         self.num_rows += len(lower)
 
-    def _lp(self) -> highspy.HighsLp:
-        def join(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-            return np.concatenate(parts) if parts else np.zeros(0)
+    def arrays(self) -> Arrays:
+        """Everything that was added."""
 
-        triplets = (join(self._coefficients), (join(self._rows).astype(np.int32), join(self._columns).astype(np.int32)))
-        matrix = scipy.sparse.csc_matrix(triplets, shape=(self.num_rows, self.num_variables))
+        def join(parts: list[npt.NDArray[Any]], kind: type) -> npt.NDArray[Any]:
+            return np.concatenate(parts).astype(kind, copy=False) if parts else np.zeros(0, kind)
+
+        triplets = (join(self._coefficients, np.float64), (join(self._rows, np.int32), join(self._columns, np.int32)))
+        return Arrays(
+            join(self._cost, np.float64),
+            join(self._least, np.float64),
+            join(self._integer, np.bool_),
+            scipy.sparse.csc_matrix(triplets, shape=(self.num_rows, self.num_variables)),
+            join(self._lower, np.float64),
+            join(self._upper, np.float64),
+        )
+
+    def _lp(self) -> highspy.HighsLp:
+        arrays = self.arrays()
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = self.num_variables, self.num_rows
-        lp.col_cost_ = join(self._cost)
-        lp.col_lower_, lp.col_upper_ = np.zeros(self.num_variables), np.ones(self.num_variables)
-        lp.row_lower_, lp.row_upper_ = join(self._lower), join(self._upper)
+        lp.col_cost_ = arrays.cost
+        lp.col_lower_, lp.col_upper_ = arrays.lower, np.ones(self.num_variables)
+        lp.row_lower_, lp.row_upper_ = arrays.row_lower, arrays.row_upper
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
-        kinds = {True: highspy.HighsVarType.kInteger, False: highspy.HighsVarType.kContinuous}
-        lp.integrality_ = [kinds[bool(x)] for x in join(self._integer)]
+        lp.a_matrix_.start_, lp.a_matrix_.index_ = arrays.matrix.indptr, arrays.matrix.indices
+        lp.a_matrix_.value_ = arrays.matrix.data
+        if arrays.integer.any():
+            kinds = {True: highspy.HighsVarType.kInteger, False: highspy.HighsVarType.kContinuous}
+            lp.integrality_ = [kinds[bool(x)] for x in arrays.integer]
         return lp
 
     def solve(
@@ -104,6 +142,7 @@ class Program:
         seed: int,
         stop: Callable[[float], bool],
         start: tuple[Ints, Floats] | None = None,
+        tolerance: float | None = None,
     ) -> Answer:
         """Minimise.
 
@@ -111,6 +150,7 @@ class Program:
             time_limit: seconds. absolute_gap: stop when objective - bound is at most this.
             stop: called now and then with the current bound; True ends the search.
             start: (variables, values) of a solution to begin with; the rest is completed by HiGHS.
+            tolerance: how far rows and integers may be off; HiGHS's own choice (1e-6) if None.
         """
         highs = highspy.Highs()
         options = {
@@ -121,6 +161,8 @@ class Program:
             "mip_rel_gap": 0.0,
             "random_seed": seed,
         }
+        if tolerance is not None:
+            options |= {"primal_feasibility_tolerance": tolerance, "mip_feasibility_tolerance": tolerance}
         for name, value in options.items():
             highs.setOptionValue(name, value)
         highs.passModel(self._lp())
@@ -131,7 +173,15 @@ class Program:
             if stop(event.data_out.mip_dual_bound):
                 event.interrupt()
 
-        highs.cbMipInterrupt += on_interrupt
+        def on_lp_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
+            if stop(-np.inf):
+                event.interrupt()
+
+        if any(kinds.any() for kinds in self._integer):
+            highs.cbMipInterrupt += on_interrupt
+        else:
+            highs.cbSimplexInterrupt += on_lp_interrupt
+            highs.cbIpmInterrupt += on_lp_interrupt
         highs.run()
         status, info = highs.getModelStatus(), highs.getInfo()
         if status == highspy.HighsModelStatus.kInfeasible:

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from ..graph import Graph
 from .decode import Evaluation, evaluate
-from .greedy import SETTINGS, Greedy
 from .problem import Problem
+
+
+class MinimumBudget(NamedTuple):
+    """What is known about the smallest budget of a graph, in bytes, fixed memory included.
+
+    Attributes:
+        proven_minimum: no schedule exists below it.
+        smallest_found: a schedule was found at it.
+    """
+
+    proven_minimum: int
+    smallest_found: int
+
+
+def minimum_budget(graph: Graph) -> MinimumBudget:
+    """The smallest budget that `graph` can be scheduled under: a proven lower limit, and the least one found."""
+    return MinimumBudget(graph.min_working_set, smallest_budget_found(graph).peak)
 
 
 def smallest_budget_found(graph: Graph, tolerance: float = 0.005, seconds: float = 15.0) -> Evaluation:
@@ -16,12 +33,14 @@ def smallest_budget_found(graph: Graph, tolerance: float = 0.005, seconds: float
     Args:
         tolerance: relative precision of the search. seconds: return what is found by then.
     """
+    from .greedy import SETTINGS, Greedy  # compiled kernels: not at import time
+
     planner = Greedy(Problem(graph))
     best = evaluate(graph, range(graph.num_ops))
     low = graph.min_working_set - 1  # no schedule here
-    middle = low + 1  # often the minimum working set itself will do
     deadline = time.perf_counter() + seconds
     while best.peak - low > max(1.0, tolerance * (best.peak - graph.fixed_memory)):
+        middle = (low + best.peak) // 2
         for setting in SETTINGS:
             found = planner.run(middle, setting, longest=8)
             if found is not None and found.peak < best.peak:
@@ -32,5 +51,4 @@ def smallest_budget_found(graph: Graph, tolerance: float = 0.005, seconds: float
             break
         if best.peak > middle:
             low = middle
-        middle = (low + best.peak) // 2
     return best

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..graph import Graph
-from ..schedule import OPTIMAL_GAP
+from ..schedule import OPTIMAL_GAP, Compute, Step, steps_from_sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,9 @@ class Search:
     Attributes:
         graph: to schedule. budget: bytes, fixed memory included. order: "given" or "any".
         gap: stop once the cost is proven within this fraction of the optimum.
+        target_cost: stop as soon as a schedule at most this dear is found, or proven not to exist.
         best: the cheapest feasible op sequence so far (its values freed as early as possible). best_cost: its cost.
+        best_steps: the same as steps, from methods that also say when values are freed.
         lower_bound: proven bound on the cost of every schedule under the budget.
         proven_infeasible: set when a method proves that no schedule exists.
     """
@@ -52,8 +54,10 @@ class Search:
     gap: float = 1e-3
     seed: int = 0
     progress: Callable[[Progress], None] | None = None
+    target_cost: float | None = None
     started: float = field(default_factory=time.perf_counter)
     best: Sequence[int] | None = None
+    best_steps: list[Step] | None = None
     best_cost: float = math.inf
     lower_bound: float = 0.0
     proven_infeasible: bool = False
@@ -74,9 +78,21 @@ class Search:
         """Hand in a feasible op sequence; True if it is the best so far."""
         if cost >= self.best_cost:
             return False
-        self.best, self.best_cost = sequence, cost
+        self.best, self.best_steps, self.best_cost = sequence, None, cost
         self.report(note)
         return True
+
+    def offer_steps(self, steps: list[Step], cost: float, note: str = "schedule") -> bool:
+        """Hand in a feasible schedule whose frees matter (baselines that hold values longer than they are used)."""
+        if not self.offer([step.op for step in steps if isinstance(step, Compute)], cost, note):
+            return False
+        self.best_steps = steps
+        return True
+
+    def schedule_steps(self) -> list[Step]:
+        """The best schedule so far, step by step; there must be one."""
+        assert self.best is not None, "asked for before a schedule was found"
+        return self.best_steps if self.best_steps is not None else steps_from_sequence(self.graph, self.best)
 
     def raise_bound(self, bound: float, note: str = "bound") -> None:
         """Hand in a proven lower bound; the best one stays."""
@@ -90,7 +106,9 @@ class Search:
         return excess / self.lower_bound if self.lower_bound else (math.inf if excess else 0.0)
 
     def closed(self) -> bool:
-        """The gap asked for is reached."""
+        """The gap asked for is reached; with a target cost, the target is met or out of reach."""
+        if self.target_cost is not None:
+            return self.best_cost <= self.target_cost or self.lower_bound > self.target_cost
         return self.current_gap() <= max(self.gap, OPTIMAL_GAP)
 
     def done(self) -> bool:

@@ -24,6 +24,8 @@ _SCALE = 1000.0
 #: HiGHS satisfies constraints within 1e-6; what that can add to a bound is taken off again, relative to the ideal cost.
 _SAFETY = 2e-7
 _TINY = 1e-4
+#: Suffix windows times ops in one program.
+_WINDOW_ROWS = 3000
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,11 @@ class SnapshotRelaxation:
 
     Args:
         problem: the graph.
-        backward_inputs: True models that the recomputation of a backward op needs its inputs. False lets it have them for
-            nothing, which still gives a valid bound, from a smaller program.
     """
 
-    def __init__(self, problem: Problem, backward_inputs: bool):
+    def __init__(self, problem: Problem):
         self.problem = problem
-        through = problem.recomputable & (backward_inputs | ~problem.backward)
-        self._useful_until = problem.useful_until(through)
-        _, ops = problem.edges
-        self._chained = through[ops]  # edges that a recomputation of their op must respect
+        self._useful_until = problem.useful_until(problem.recomputable)
         self._counted = _without_tiny(problem.size)
         self._scale = _SCALE / problem.graph.ideal_cost if problem.graph.ideal_cost else 1.0
 
@@ -166,7 +163,9 @@ class SnapshotRelaxation:
                     program, budget, (snapshots[k - 1], snapshots[k]), retain[k - 1 : k + 1], recompute[k - 1], limited_ops
                 )
         if windows:
-            for k in range(len(snapshots) - 1):
+            # Each cuts off much and costs rows: as many, evenly spread, as the size of the graph lets the solver digest.
+            most = max(3, _WINDOW_ROWS // n)
+            for k in range(0, len(snapshots) - 1, -(-(len(snapshots) - 1) // most) or 1):
                 self._window(program, retain[k], recompute[k:], snapshots[k], edges)
         return program, retain, recompute
 
@@ -180,7 +179,7 @@ class SnapshotRelaxation:
             needed |= self.problem.keep
         need = np.flatnonzero(needed & (producer <= stage))
         program.at_least(1.0, [(retain[need], 1.0), (again[producer[need]], 1.0)])
-        chained = self._chained & (again[ops] >= 0)
+        chained = again[ops] >= 0
         source, user = values[chained], ops[chained]
         program.at_least(0.0, [(retain[source], 1.0), (again[producer[source]], 1.0), (again[user], -1.0)])
         if following is not None:
@@ -242,6 +241,6 @@ class SnapshotRelaxation:
         needed[values[ops > stage]] = True
         need = np.flatnonzero(needed & (producer <= stage))
         program.at_least(1.0, [(retain[need], 1.0), (anywhere[producer[need]], 1.0)])
-        chained = self._chained & (anywhere[ops] >= 0)
+        chained = anywhere[ops] >= 0
         source, user = values[chained], ops[chained]
         program.at_least(0.0, [(retain[source], 1.0), (anywhere[producer[source]], 1.0), (anywhere[user], -1.0)])
