@@ -361,9 +361,7 @@ def _within_reach(arrays: Arrays, state: Ints, slot: int) -> int:
 
 
 @njit(cache=True)
-def _move_one(
-    arrays: Arrays, state: Ints, stack: Ints, slot: int, position: int, limit: int, reorder: bool
-) -> bool:
+def _move_one(arrays: Arrays, state: Ints, stack: Ints, slot: int, position: int, limit: int, reorder: bool) -> bool:
     if not may_move(arrays, state, slot, position, reorder):
         return False
     top = _push_sources(arrays, state, slot, stack, 0)
