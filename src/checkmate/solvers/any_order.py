@@ -78,7 +78,7 @@ class _AnyOrder:
                 moves = max(1000, min(moves, int(0.9 * rate * search.time_left())))
             polish = search.best is not None and number % 2 == 1
             start = search.best if search.best is not None and (polish or search.closed()) else low.sequence
-            hot = _POLISH_HEAT if polish else HOT
+            hot = HOT if number % 4 == 2 else _POLISH_HEAT  # from the low order both heats: neither is always better
             self._consider(self.anneal.run(start, moves, hot, COLD, stop=self._over), "annealing")
             rate = moves / max(1e-6, search.seconds() - began)
             idle = 0 if search.best_cost < before - _PROGRESS * self.graph.ideal_cost else idle + 1
