@@ -116,6 +116,68 @@ def test_live_progress_on_a_terminal(
     assert capsys.readouterr().err == ""
 
 
+# --- compare and sweep ---
+
+
+def test_compare(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every method is measured against the best bound that any of them proved."""
+    arguments = ["compare", graph_file, "--budget", "60%", "--methods", "auto", "greedy", "keep-all", "milp-gurobi"]
+    assert cli.main(arguments) == 0
+    text = capsys.readouterr().out
+    lines = {line.split()[0]: line for line in text.splitlines()[3:]}
+    assert list(lines) == ["auto", "greedy", "keep-all", "milp-gurobi"]
+    assert lines["auto"].endswith("optimal") and lines["keep-all"].endswith("no schedule found")
+    assert cli.main([*arguments, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    auto, greedy, keep_all, _ = result["rows"]
+    schedule = checkmate.solve(Graph.load(graph_file), "60%")
+    assert (auto["cost"], auto["peak"], result["budget"]) == (schedule.cost, schedule.peak, 5400)
+    assert result["lower_bound"] == auto["lower_bound"] > greedy["lower_bound"] == 16.0
+    assert greedy["gap"] == pytest.approx(greedy["cost"] / result["lower_bound"] - 1)
+    assert (keep_all["status"], keep_all["cost"], keep_all["gap"]) == ("infeasible", None, None)
+
+
+def test_compare_takes_all_methods_that_need_nothing_more(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", graph_file, "--budget", "100%", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    names = [row["method"] for row in rows]
+    assert {"auto", "milp", "lp-rounding", "chen-sqrt", "chen-greedy-linear", "griewank"} <= set(names)
+    assert not {"milp-cbc", "milp-gurobi", "chen-sqrt-ap"} & set(names)
+    assert all(row["status"] == "optimal" for row in rows if not row["method"].startswith(("chen", "keep-all-forward")))
+
+
+def test_compare_says_what_is_missing(
+    graph_file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert cli.main(["compare", graph_file, "--budget", "60%", "--methods", "milp-cbc", "keep-all"]) == 1
+    assert "needs the program cbc" in capsys.readouterr().out
+
+
+def test_sweep(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "sweep.png"
+    assert cli.main(["sweep", graph_file, "--plot", str(picture)]) == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) == 2 + 9 + 1, "budgets from 9000 down to 3000 in steps of 750"
+    assert f"wrote {picture}" in text and picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_sweep_json(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sweep", graph_file, "--budgets", "100%", "60%", "2999", "--method", "greedy", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["budget"] for row in rows] == [9000, 5400, 2999]
+    assert rows[0]["overhead"] == 1.0 < rows[1]["overhead"]
+    assert (rows[2]["status"], rows[2]["note"]) == ("infeasible", "below the proven minimum")
+
+
+def test_sweep_and_compare_quiet(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sweep", graph_file, "--budgets", "100%", "--quiet"]) == 0
+    assert cli.main(["compare", graph_file, "--budget", "100%", "--methods", "keep-all", "--quiet"]) == 0
+    assert cli.main(["sweep", graph_file, "--budgets", "2999", "--quiet"]) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
 # --- bad input: one clear line, exit code 2 ---
 
 BAD: dict[str, tuple[list[str], str]] = {
@@ -135,6 +197,12 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["solve", "GRAPH", "--budget", "50%", "--method", "magic"],
         "unknown method 'magic': choose one of auto, ",
     ),
+    "compare: unknown method": (["compare", "GRAPH", "--budget", "50%", "--methods", "auto", "magic"], "unknown method 'magic'"),
+    "compare: below the minimum": (["compare", "GRAPH", "--budget", "2999"], "below the proven minimum"),
+    "sweep: unreadable budget": (["sweep", "GRAPH", "--budgets", "abc"], "cannot read 'abc'"),
+    "sweep: unknown method": (["sweep", "GRAPH", "--method", "magic"], "unknown method 'magic'"),
+    "sweep: picture format": (["sweep", "GRAPH", "--plot", "p.xyz"], "ends in .png, .pdf or .svg"),
+    "sweep: negative gap": (["sweep", "GRAPH", "--gap", "-1"], "gap must be a number >= 0"),
     "unknown order": (["solve", "GRAPH", "--budget", "50%", "--order", "chaos"], "unknown order 'chaos': choose one of given"),
     "time limit": (["solve", "GRAPH", "--budget", "50%", "--time-limit", "soon"], "--time-limit: invalid float value: 'soon'"),
     "negative gap": (["solve", "GRAPH", "--budget", "50%", "--gap", "-1"], "gap must be a number >= 0"),
@@ -259,7 +327,7 @@ def test_version() -> None:
     assert (result.returncode, result.stdout) == (0, f"checkmate {checkmate.__version__}\n")
 
 
-@pytest.mark.parametrize("arguments", [[], ["info"], ["solve"], ["demo"]])
+@pytest.mark.parametrize("arguments", [[], ["info"], ["solve"], ["compare"], ["sweep"], ["demo"]])
 def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main([*arguments, "--help"])

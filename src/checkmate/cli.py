@@ -1,4 +1,4 @@
-"""The command line: `checkmate info`, `checkmate solve`, `checkmate demo`."""
+"""The command line: `checkmate info`, `solve`, `compare`, `sweep` and `demo`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,9 +17,9 @@ from typing import Any, NoReturn
 from . import __version__
 from .errors import BudgetError, CheckmateError, GraphError, InfeasibleBudget, UnknownMethod
 from .graph import Graph
-from .schedule import Schedule
+from .schedule import OPTIMAL_GAP, Schedule
 from .solvers import Progress, methods, solve
-from .units import format_bytes
+from .units import format_bytes, parse_bytes
 
 DONE, FAILED, USAGE = 0, 1, 2
 
@@ -104,6 +105,31 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--quiet", action="store_true", help="no progress, no text; errors only (and JSON, if asked for)")
     plan.set_defaults(run=_solve)
 
+    compare = commands.add_parser("compare", help="several methods at one budget", epilog=_EXIT_CODES, formatter_class=text)
+    compare.add_argument("graph", metavar="GRAPH", help=_GRAPH_HELP)
+    compare.add_argument("--budget", required=True, help=_BUDGET_HELP)
+    compare.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help=f"of {', '.join(methods())} (default: all but the integer program with other solvers, and second names)",
+    )
+    _add_search_options(compare, 30.0)
+    compare.set_defaults(run=_compare)
+
+    sweep = commands.add_parser("sweep", help="one method at several budgets", epilog=_EXIT_CODES, formatter_class=text)
+    sweep.add_argument("graph", metavar="GRAPH", help=_GRAPH_HELP)
+    sweep.add_argument(
+        "--budgets",
+        nargs="+",
+        metavar="BUDGET",
+        help="as for solve (default: nine, from the no-recompute peak down to the minimum working set)",
+    )
+    sweep.add_argument("--method", default="auto", help=f"one of {', '.join(methods())} (default: auto)")
+    sweep.add_argument("--plot", type=Path, metavar="FILE", help="draw overhead against budget to this image file")
+    _add_search_options(sweep, 30.0)
+    sweep.set_defaults(run=_sweep)
+
     demo = commands.add_parser(
         "demo",
         help="train three PyTorch models under several budgets and compare with plain training",
@@ -117,6 +143,17 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--quiet", action="store_true", help="no progress")
     demo.set_defaults(run=_demo)
     return parser
+
+
+def _add_search_options(parser: argparse.ArgumentParser, seconds: float) -> None:
+    """What commands that search more than once share."""
+    parser.add_argument(
+        "--time-limit", type=float, default=seconds, metavar="S", help=f"seconds for each schedule (default: {seconds:g})"
+    )
+    parser.add_argument("--gap", type=float, default=0.001, help="stop once proven this near to the optimum (default: 0.001)")
+    parser.add_argument("--seed", type=int, default=0, help="same input, same seed, same schedule (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no text; errors only (and JSON, if asked for)")
 
 
 # --- the commands ---
@@ -152,17 +189,7 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _solve(options: argparse.Namespace) -> int:
-    for path in (options.output, options.plot):
-        # Better to refuse now than to lose the answer of a long search.
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise _BadUsage(f"cannot write {path}: {'it is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
-    if options.plot is not None:
-        from .report.plots import check_can_plot
-
-        try:
-            check_can_plot(options.plot)
-        except CheckmateError as error:
-            raise _BadUsage(str(error)) from None
+    _check_paths(options.output, options.plot)
     graph = Graph.load(options.graph)
     with _Live(graph, enabled=not options.quiet and sys.stderr.isatty()) as live:
         schedule = solve(
@@ -189,6 +216,99 @@ def _solve(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _compare(options: argparse.Namespace) -> int:
+    graph = Graph.load(options.graph)
+    names = list(dict.fromkeys(options.methods or [name for name in methods() if name not in _NOT_COMPARED]))
+    _check_methods(names)
+    budget = parse_bytes(options.budget, percent_of=graph.no_recompute_peak)
+    if budget < graph.min_working_set:
+        solve(graph, budget)  # raises the error that names a budget that would do
+    rows = [_row(graph, options, budget, name) for name in names]
+    # A bound that one method proves holds for the schedules of all.
+    bound = max(row["lower_bound"] for row in rows)
+    for row in rows:
+        row["gap"] = None if row["cost"] is None else max(0.0, row["cost"] - bound) / bound if bound else 0.0
+        if row["gap"] is not None and row["gap"] <= OPTIMAL_GAP:
+            row["status"] = "optimal"
+    if options.json:
+        _print_json({"graph": graph.name, "budget": budget, "lower_bound": bound, "rows": rows})
+    elif not options.quiet:
+        print(f"{graph.name}: {graph.num_ops} ops, budget {_bytes(budget)}")
+        print(f"  no schedule costs less than {bound:.6g}: overhead {bound / (graph.ideal_cost or 1.0):.6f}")
+        _print_table("method", [(row["method"], row) for row in rows])
+    return DONE if any(row["cost"] is not None for row in rows) else FAILED
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    _check_paths(options.plot)
+    _check_methods([options.method])
+    graph = Graph.load(options.graph)
+    low, high = graph.min_working_set, graph.no_recompute_peak
+    budgets = options.budgets or sorted({low + round(step * (high - low) / 8) for step in range(9)}, reverse=True)
+    rows = [_row(graph, options, budget, options.method) for budget in budgets]
+    if options.plot is not None:
+        from .report.plots import plot_curves
+
+        ideal, unit = graph.ideal_cost or 1.0, 2**20
+        found = sorted((row["budget"], row["overhead"], row["lower_bound"] / ideal) for row in rows if row["cost"] is not None)
+        sizes = [budget / unit for budget, _, _ in found]
+        curves = [("proven lower bound", sizes, [bound for _, _, bound in found])]
+        curves.append((options.method, sizes, [overhead for _, overhead, _ in found]))
+        plot_curves(curves, options.plot, f"{graph.name}: overhead against budget", "budget (MiB)", "overhead")
+    if options.json:
+        _print_json({"graph": graph.name, "method": options.method, "rows": rows})
+    elif not options.quiet:
+        print(f"{graph.name}: {graph.num_ops} ops, method {options.method}")
+        _print_table("budget", [(format_bytes(row["budget"]), row) for row in rows])
+        if options.plot is not None:
+            print(f"  wrote {options.plot}")
+    return DONE if any(row["cost"] is not None for row in rows) else FAILED
+
+
+#: Not among the methods that `compare` takes by default: they need other programs, or are second names.
+_NOT_COMPARED = ("milp-cbc", "milp-gurobi", *(name for name in methods() if name.endswith("-ap")))
+
+
+def _row(graph: Graph, options: argparse.Namespace, budget: str | int, method: str) -> dict[str, Any]:
+    """One search, with what went wrong in place of a schedule."""
+    limit = parse_bytes(budget, percent_of=graph.no_recompute_peak)
+    row: dict[str, Any] = {"method": method, "budget": limit, "status": "infeasible", "cost": None, "overhead": None}
+    row |= {"lower_bound": graph.ideal_cost, "gap": None, "peak": None, "seconds": None, "note": ""}
+    began = time.perf_counter()
+    with _Live(graph, enabled=not options.quiet and sys.stderr.isatty(), label=f"{method}, {format_bytes(limit)}: ") as live:
+        try:
+            schedule = solve(graph, limit, method, "given", options.time_limit, options.gap, options.seed, live)
+        except InfeasibleBudget as error:
+            row["note"] = "below the proven minimum" if limit < error.proven_minimum else "no schedule found"
+        except (BudgetError, UnknownMethod):
+            raise
+        except CheckmateError as error:  # a solver that is not installed, a graph too large for one: the others go on
+            row |= {"status": "failed", "note": str(error)}
+        else:
+            row |= {key: getattr(schedule, key) for key in ("status", "cost", "overhead", "lower_bound", "gap", "peak")}
+    return row | {"seconds": time.perf_counter() - began}
+
+
+def _check_paths(*paths: Path | None) -> None:
+    """Better to refuse now than to lose the answer of a long search; the last path is that of a picture."""
+    for path in paths:
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise _BadUsage(f"cannot write {path}: {'it is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
+    if paths[-1] is not None:
+        from .report.plots import check_can_plot
+
+        try:
+            check_can_plot(paths[-1])
+        except CheckmateError as error:
+            raise _BadUsage(str(error)) from None
+
+
+def _check_methods(names: Sequence[str]) -> None:
+    for name in names:
+        if name not in methods():
+            raise UnknownMethod(f"unknown method {name!r}: choose one of {', '.join(methods())}")
+
+
 def _demo(options: argparse.Namespace) -> int:
     for module, extra in (("torch", "torch"), ("matplotlib", "plot")):
         if find_spec(module) is None:
@@ -213,12 +333,13 @@ def _demo(options: argparse.Namespace) -> int:
 class _Live:
     """One line on the terminal that shows where a search stands; usable as `progress` of `solve`."""
 
-    def __init__(self, graph: Graph, enabled: bool):
+    def __init__(self, graph: Graph, enabled: bool, label: str = ""):
         self.ideal = graph.ideal_cost
         self.enabled = enabled
+        self.label = label
 
     def __enter__(self) -> _Live:
-        self._show("searching")
+        self._show(f"{self.label}searching")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -228,7 +349,7 @@ class _Live:
         ideal = self.ideal or 1.0
         cost = "no schedule yet" if report.cost is None else f"overhead {report.cost / ideal:.4f}"
         gap = "" if report.gap is None else f"  gap {_percent(report.gap)}"
-        self._show(f"{report.seconds:6.1f} s  {cost}  bound {report.lower_bound / ideal:.4f}{gap}  {report.note}")
+        self._show(f"{self.label}{report.seconds:6.1f} s  {cost}  bound {report.lower_bound / ideal:.4f}{gap}  {report.note}")
 
     def _show(self, text: str) -> None:
         if self.enabled:
@@ -246,6 +367,17 @@ def _print_schedule(schedule: Schedule) -> None:
     scope = " for the given order" if schedule.order == "given" else " for every order"
     print(f"  bound     no schedule costs less than {schedule.lower_bound:.6g}{scope}: gap {_percent(schedule.gap)}")
     print(f"  found by  {schedule.method} in {schedule.solve_seconds:.2f} s")
+
+
+def _print_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    width = max(len(title), *(len(label) for label, _ in rows))
+    print(f"  {title:<{width}}  {'overhead':>9}  {'gap':>8}  {'peak':>11}  {'seconds':>8}")
+    for label, row in rows:
+        if row["cost"] is None:
+            print(f"  {label:<{width}}  {'-':>9}  {'-':>8}  {'-':>11}  {row['seconds']:8.2f}  {row['note']}")
+        else:
+            figures = f"{row['overhead']:9.6f}  {_percent(row['gap']):>8}  {format_bytes(row['peak']):>11}  {row['seconds']:8.2f}"
+            print(f"  {label:<{width}}  {figures}  {row['status']}")
 
 
 def _bytes(size: int) -> str:

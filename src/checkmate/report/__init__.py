@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .plots import plot_schedule, plot_timelines
+from .plots import plot_curves, plot_schedule, plot_timelines
 
-__all__ = ["plot_schedule", "plot_timelines"]
+__all__ = ["plot_curves", "plot_schedule", "plot_timelines"]

@@ -97,6 +97,54 @@ def plot_timelines(
     _save(figure, path)
 
 
+def plot_curves(
+    curves: Sequence[tuple[str, Sequence[float], Sequence[float]]],
+    path: str | os.PathLike[str],
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    *,
+    steps: bool = False,
+    log: tuple[bool, bool] = (False, False),
+) -> None:
+    """Draw curves over each other, each with its own line style.
+
+    Args:
+        curves: (label, xs, ys); points that are not finite are left out.
+        path: an image file; its ending names the format (.png, .pdf, .svg).
+        steps: keep each y until the next x, and mark no points. log: logarithmic x, logarithmic y.
+
+    Raises:
+        CheckmateError: matplotlib is missing, or the format is not known.
+    """
+    figure = _figure(path, 10.0, 5.4)
+    axes = figure.subplots()
+    for number, (label, xs, ys) in enumerate(curves):
+        finite = np.isfinite(np.asarray(xs, dtype=float)) & np.isfinite(np.asarray(ys, dtype=float))
+        axes.plot(
+            np.asarray(xs, dtype=float)[finite],
+            np.asarray(ys, dtype=float)[finite],
+            drawstyle="steps-post" if steps else "default",
+            color=_TIMELINES[number % len(_TIMELINES)],
+            linestyle=("-", "--", ":", "-.")[number // len(_TIMELINES) % 4],
+            marker="" if steps else "o",
+            markersize=3.5,
+            linewidth=1.2,
+            label=label,
+        )
+    for is_log, scale in zip(log, (axes.set_xscale, axes.set_yscale), strict=True):
+        if is_log:
+            scale("log")
+    axes.set_xlabel(xlabel, color=_INK)
+    axes.set_ylabel(ylabel, color=_INK)
+    axes.grid(color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    _frame(axes)
+    axes.set_title(title, loc="left", color=_INK, fontsize=12)
+    axes.legend(loc="upper right", frameon=False, fontsize=8)
+    _save(figure, path)
+
+
 def check_can_plot(path: str | os.PathLike[str]) -> None:
     """Find out before the work whether a picture can be written to `path`.
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from ..errors import BudgetError, CheckmateError, InfeasibleBudget, UnknownMethod
 from ..graph import Graph
 from ..schedule import Compute, Schedule, Step, simulate
-from ..units import Budget, parse_bytes
+from ..units import Budget, format_bytes, parse_bytes
 from .batch import MaxBatch, max_batch_size
 from .minimum import MinimumBudget, minimum_budget, smallest_budget_found
 from .search import Progress, Search
@@ -89,16 +89,14 @@ def solve(
     search = Search(graph, limit, order, float(time_limit), float(gap), seed, progress)
     if limit < graph.min_working_set:
         raise _infeasible(search, smallest_budget_found(graph).peak)
-    module, function = (_ANY_ORDER.get(method, _METHODS[method]) if order == "any" else _METHODS[method]).split(":")
-    run = getattr(import_module(f".{module}", __name__), function)
     with search.catching_interrupts():
-        run(search)
+        run(search, method)
     if search.best is None:
         if search.interrupted:
             raise KeyboardInterrupt
         smallest = smallest_budget_found(graph, seconds=max(1.0, min(15.0, search.time_left())))
         if method != "auto" or smallest.peak > limit:
-            raise _infeasible(search, smallest.peak)
+            raise _infeasible(search, smallest.peak, method)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
     steps = search.schedule_steps()
     seconds = search.seconds()
@@ -127,8 +125,22 @@ def _in_order(graph: Graph, steps: list[Step], order: str) -> bool:
     return forward <= set(firsts[:start])
 
 
-def _infeasible(search: Search, smallest_found: int) -> InfeasibleBudget:
+def run(search: Search, method: str) -> None:
+    """Let the method of that name work on a search until it is done."""
+    target = _ANY_ORDER.get(method, _METHODS[method]) if search.order == "any" else _METHODS[method]
+    module, function = target.split(":")
+    getattr(import_module(f".{module}", __name__), function)(search)
+
+
+def _infeasible(search: Search, smallest_found: int, method: str = "auto") -> InfeasibleBudget:
     """The error for a budget that no schedule was found for, with the numbers that help."""
     covered = search.proven_infeasible and search.order == "given"  # the proofs that methods have hold for that order
     proven = max(search.graph.min_working_set, search.budget + 1 if covered else 0)
-    return InfeasibleBudget(search.budget, proven, max(smallest_found, proven))
+    smallest = max(smallest_found, proven)
+    message = None
+    if method != "auto" and smallest <= search.budget:
+        message = (
+            f"method {method!r} found no schedule under {format_bytes(search.budget)} ({search.budget} bytes), but there are "
+            f"some, down to {format_bytes(smallest)} ({smallest} bytes): use method 'auto'"
+        )
+    return InfeasibleBudget(search.budget, proven, smallest, message)

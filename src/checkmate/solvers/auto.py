@@ -206,10 +206,10 @@ class _Auto:
                 fresh = next((stage for stage in (worst, worst - 1) if stage > 0 and stage not in self.snapshots), None)
                 if fresh is not None:
                     candidates[fresh] = max(candidates.get(fresh, 0.0), float(found.stage_peaks[worst]))
-                within |= {(int(t), int(found.peak_ops[t])) for t in over if found.peak_ops[t] != t and int(t) in self.snapshots}
+                elif found.peak_ops[worst] != worst:  # inside a stage that is a group of its own
+                    within.add((worst, int(found.peak_ops[worst])))
         chosen = sorted(candidates, key=lambda stage: -candidates[stage])[:additions]
         self.snapshots.update(chosen)
         within -= self.transients
-        if not chosen:
-            self.transients |= within
+        self.transients |= within
         return bool(chosen or within)

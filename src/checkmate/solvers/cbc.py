@@ -18,8 +18,9 @@ from .problem import Floats
 from .search import Search
 
 PROGRAM = "cbc"
-#: Seconds that CBC gets to stop by itself: it looks at the clock, and at signals, between nodes only.
-_GRACE = 5.0
+#: CBC looks at the clock, and at signals, between nodes only: it is told to stop at this part of the time, and killed at the end,
+#: or this many seconds after Ctrl-C.
+_PART, _GRACE = 0.9, 1.5
 
 
 def solve_with_cbc(program: Program, seconds: float, gap: float, search: Search) -> Answer:
@@ -35,7 +36,7 @@ def solve_with_cbc(program: Program, seconds: float, gap: float, search: Search)
         model, solution, log = (Path(folder) / name for name in ("model.mps", "solution.txt", "log.txt"))
         write_mps(program.arrays(), model)
         options = {
-            "sec": f"{max(0.1, seconds):.3f}",
+            "sec": f"{max(0.1, _PART * seconds):.3f}",
             "timeMode": "elapsed",
             "ratioGap": "0",
             "allowableGap": repr(float(gap)),
@@ -63,12 +64,12 @@ def solve_with_cbc(program: Program, seconds: float, gap: float, search: Search)
 
 
 def _wait(process: subprocess.Popen[bytes], search: Search, deadline: float) -> None:
-    """Until it is done; asks it to stop on Ctrl-C (it then writes what it has), and gives up on it after the deadline."""
+    """Until it is done, or the deadline; asks it to stop on Ctrl-C (it then writes what it has)."""
     asked = False
-    while process.poll() is None and time.perf_counter() < deadline + _GRACE:
+    while process.poll() is None and time.perf_counter() < deadline:
         if search.interrupted and not asked:
             process.send_signal(signal.SIGINT)
-            asked, deadline = True, time.perf_counter()
+            asked, deadline = True, time.perf_counter() + _GRACE
         time.sleep(0.01)
 
 

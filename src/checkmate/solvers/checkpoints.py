@@ -85,13 +85,13 @@ class Forward:
                 retention.add(value, checkpoint + 1, n - 1)
         segments = list(zip([0, *chosen], [*chosen, min(self.num_ops + 1, self.backward_begin)], strict=True))  # with the loss
         for (start, end), (arrives, leaves) in zip(segments, self.backward_intervals(segments), strict=True):
-            for op in range(start, end):
-                for value in graph.ops[op].outputs:
-                    retention.add(value, op + 1, end)
+            for index in range(start, end):
+                for value in graph.ops[index].outputs:
+                    retention.add(value, index + 1, end)
                     retention.add(value, arrives, leaves)
-            for op in range(arrives, leaves):
-                for value in graph.ops[op].outputs:
-                    retention.add(value, op + 1, leaves)
+            for index in range(arrives, leaves):
+                for value in graph.ops[index].outputs:
+                    retention.add(value, index + 1, leaves)
         return retention
 
     def backward_intervals(self, segments: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

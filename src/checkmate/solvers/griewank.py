@@ -38,11 +38,10 @@ def griewank(search: Search) -> None:
 
 
 def least_steps(length: int, slots: int) -> int:
-    """Forward steps that revolve needs beyond one sweep's worth of storage: to reverse `length` steps with `slots` checkpoints.
+    """Forward steps that it takes to be in front of every step of a chain once, from the last to the first.
 
-    The state before the first step is given and stays; a slot holds one more. Counts every step that is taken to reach the
-    state before another one, so that `length` - 1 is the least, with as many slots: t(l, s) = min over m of m + t(l - m, s - 1) + t(m, s).
-    In closed form: with s' = s + 1 checkpoints, r l - binomial(s' + r, r - 1) for the least r with binomial(s' + r, s') >= l.
+    The state before the first step is given and stays; a slot holds one more. With `length` - 1 slots as many steps do.
+    t(l, s) = min over m of m + t(l - m, s - 1) + t(m, s), t(l, 0) = l (l - 1) / 2, t(1, s) = 0. In closed form: with s' = s + 1 checkpoints, r l - binomial(s' + r, r - 1) for the least r with binomial(s' + r, s') >= l.
     """
     if length <= 1:
         return 0
@@ -77,9 +76,9 @@ class _Chain:
                 retention.add(value, user if origin < begin <= user else origin + 1, user)
         last = len(self._segments) - 1
         for step, ((start, end), (arrives, leaves)) in enumerate(zip(self._segments, self._intervals, strict=True)):
-            for op in range(start, end):
-                for value in graph.ops[op].outputs:
-                    retention.add(value, op + 1 if step == last else arrives, leaves)
+            for index in range(start, end):
+                for value in graph.ops[index].outputs:
+                    retention.add(value, index + 1 if step == last else arrives, leaves)
             if step < last:  # the backward pass also reads what the step ends with
                 for value in graph.ops[end].outputs:
                     reads = [user for user in range(arrives, leaves + 1) if value in graph.ops[user].inputs]

@@ -39,8 +39,8 @@ from .search import Search
 _SCALE = 1000.0
 #: Rows may be off by this fraction of the budget: less than a byte for all but huge budgets.
 _TOLERANCE = 1e-9
-#: The program has about num_ops^2 variables of each kind: past this many ops it does not fit into memory.
-_MOST_OPS = 2000
+#: The program has about num_ops^2 variables of each kind: past this many ops it takes gigabytes, and no solver ends.
+_MOST_OPS = 500
 
 #: Solves a program: (program, seconds, absolute gap, search).
 Backend = Callable[[Program, float, float, Search], Answer]

@@ -74,27 +74,25 @@ class Retention:
             current.difference_update(stale)
 
     def sequence(self, stop: Callable[[], bool] = lambda: False) -> list[int] | None:
-        """The op sequence; None if `stop` said so, or if an op would have to be recomputed that must not be."""
+        """The op sequence; None if `stop` said so."""
         result: list[int] = []
         for stage, (current, fresh, _) in enumerate(self._stages()):
             if stage % 64 == 63 and stop():
                 return None
-            ops = self._computed(stage, current, fresh)
-            if ops is None:
-                return None
-            result.extend(ops)
+            result.extend(self._computed(stage, current, fresh))
         return result
 
     def steps(self, stop: Callable[[], bool] = lambda: False) -> list[Step] | None:
-        """The schedule that retains to the letter, used or not, and frees the rest after its last use in the stage."""
+        """The schedule that retains to the letter, used or not, and frees the rest after its last use in the stage.
+
+        None if `stop` said so.
+        """
         graph = self.graph
         result: list[Step] = []
         for stage, (current, fresh, stale) in enumerate(self._stages()):
             if stage % 64 == 63 and stop():
                 return None
             ops = self._computed(stage, current, fresh)
-            if ops is None:
-                return None
             handed_on = set(fresh)
             gone = set(stale)
             last: dict[int, int] = {}
@@ -111,7 +109,7 @@ class Retention:
                 )
         return result
 
-    def _computed(self, stage: int, current: set[int], fresh: list[int]) -> list[int] | None:
+    def _computed(self, stage: int, current: set[int], fresh: list[int]) -> list[int]:
         """The ops of one stage, ascending."""
         graph = self.graph
         ops = {stage}
@@ -127,6 +125,4 @@ class Retention:
                 if value not in current and origin not in ops:
                     ops.add(origin)
                     stack.append(origin)
-        if any(op != stage and not graph.ops[op].recomputable for op in ops):
-            return None
         return sorted(ops)

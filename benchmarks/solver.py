@@ -1,0 +1,154 @@
+"""Every method on every instance at several budgets: overhead, proven bound, gap, seconds and peak.
+
+Instances are the built-in networks of Checkmate's evaluation (at batch 1) and whatever graph files are named, or are in folders
+that are named. Budgets are fixed memory plus a share of the bytes that the step without recomputation needs beyond it, and,
+written as 1.02x, fixed memory plus a multiple of the largest working set; those below the minimum are left out.
+
+The gap of a schedule is measured against the best bound that any method proved on that instance and budget. The picture shows
+for every search of the first method how the gap it could prove by then fell with time.
+
+    python benchmarks/solver.py [GRAPH ...] [--networks vgg19 ...] [--methods auto ...] [--budgets 90% 1.02x ...]
+        [--time-limit 60] [--gap 0.001] [--seed 0] [--output solver.json] [--plot solver.png]
+
+Exit code 1 if a schedule breaks its budget or its bound, or a bound is above a schedule that another method found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import checkmate
+from checkmate import Graph, networks
+from checkmate.report import plot_curves
+
+BUDGETS = ("90%", "70%", "50%", "35%", "1.02x")
+METHODS = ("auto", "greedy", "lp-rounding", "chen-sqrt", "chen-greedy", "griewank", "keep-all-forward")
+PACKAGES = ("checkmate", "numpy", "scipy", "highspy", "numba")
+
+
+def environment() -> dict[str, Any]:
+    """What the figures depend on besides the code."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:  # run from a source tree
+            versions[package] = getattr(sys.modules.get(package), "__version__", "unknown")
+    processor = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        processor = names[0] if names else processor
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"versions": versions, "system": platform.system(), "processor": processor, "cores": cores}
+
+
+def instances(names: list[str], paths: list[Path]) -> list[Graph]:
+    """The built-in networks of these names and the graphs in these files and folders."""
+    files = [file for path in paths for file in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
+    return [getattr(networks, name)() for name in names] + [Graph.load(file) for file in files]
+
+
+def budget_of(graph: Graph, text: str) -> int | None:
+    """Bytes; None if no schedule fits."""
+    if text.endswith("x"):
+        room = math.ceil(float(text[:-1]) * (graph.min_working_set - graph.fixed_memory))
+    else:
+        room = int(float(text.rstrip("%")) / 100 * (graph.no_recompute_peak - graph.fixed_memory))
+    budget = graph.fixed_memory + room
+    return budget if graph.min_working_set <= budget else None
+
+
+def search(graph: Graph, budget: int, method: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One search and the course it took."""
+    course: list[tuple[float, float | None, float]] = []
+
+    def record(report: checkmate.solvers.Progress) -> None:
+        course.append((report.seconds, report.cost, report.lower_bound))
+
+    row: dict[str, Any] = {"method": method, "status": "infeasible", "overhead": None, "cost": None, "peak": None}
+    row |= {"lower_bound": graph.ideal_cost, "note": ""}
+    began = time.perf_counter()
+    try:
+        schedule = checkmate.solve(
+            graph, budget, method, time_limit=options.time_limit, gap=options.gap, seed=options.seed, progress=record
+        )
+    except checkmate.InfeasibleBudget:
+        pass
+    except checkmate.CheckmateError as error:
+        row |= {"status": "failed", "note": str(error)}
+    else:
+        row |= {key: getattr(schedule, key) for key in ("status", "overhead", "cost", "peak", "lower_bound")}
+        course.append((schedule.solve_seconds, schedule.cost, schedule.lower_bound))
+    return row | {"seconds": time.perf_counter() - began, "course": course}
+
+
+def compare(graph: Graph, text: str, budget: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All methods at one budget; prints a line for each."""
+    rows = [search(graph, budget, method, options) for method in options.methods]
+    bound = max(row["lower_bound"] for row in rows)
+    for row in rows:
+        cost = row["cost"]
+        row["gap"] = None if cost is None else max(0.0, cost - bound) / bound if bound else 0.0
+        # What would be a defect: it must not pass unseen in a table.
+        row["sound"] = cost is None or (row["peak"] <= budget and bound <= cost * (1 + 1e-6))
+        row |= {"graph": graph.name, "ops": graph.num_ops, "budget": budget, "budget_text": text}
+        figures = f"{'-':>10} {'-':>9}" if cost is None else f"{row['overhead']:10.5f} {100 * row['gap']:8.3f}%"
+        line = f"{graph.name[:24]:24} {graph.num_ops:6} {text:>6} {row['method']:22} {figures} {row['seconds']:8.2f}"
+        print(line, row["status"] if row["sound"] else "WRONG", flush=True)
+    return rows
+
+
+def course_of_gap(row: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """Seconds, and the gap in percent that was proven by then (at least 1e-5, for a logarithmic axis)."""
+    seconds, gaps = [], []
+    for moment, cost, bound in row["course"]:
+        if cost is not None and bound:
+            seconds.append(max(moment, 1e-3))
+            gaps.append(max(1e-5, 100 * (cost - bound) / bound))
+    return seconds, gaps
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("graphs", nargs="*", type=Path, metavar="GRAPH", help="JSON files of graphs, or folders of them")
+    parser.add_argument("--networks", nargs="*", choices=networks.__all__, default=networks.__all__, help="default: all")
+    parser.add_argument("--methods", nargs="+", choices=checkmate.methods(), default=list(METHODS), metavar="METHOD")
+    parser.add_argument("--budgets", nargs="+", default=list(BUDGETS), help=f"default: {' '.join(BUDGETS)}".replace("%", "%%"))
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each search (default: 60)")
+    parser.add_argument("--gap", type=float, default=0.001, help="stop once proven this near (default: 0.001)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=Path("solver.json"), help="JSON file (default: solver.json)")
+    parser.add_argument("--plot", type=Path, help="picture of the gap against time")
+    options = parser.parse_args()
+    small = networks.vgg16()
+    checkmate.solve(small, small.min_working_set, time_limit=10)  # compiles, or loads from the cache
+    print(f"{'graph':24} {'ops':>6} {'budget':>6} {'method':22} {'overhead':>10} {'gap':>9} {'seconds':>8}")
+    rows = []
+    for graph in instances(options.networks, options.graphs):
+        for text in options.budgets:
+            budget = budget_of(graph, text)
+            if budget is not None:
+                rows += compare(graph, text, budget, options)
+    settings = {"seed": options.seed, "time_limit": options.time_limit, "gap": options.gap}
+    data = {"environment": environment(), **settings, "rows": rows}
+    options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    if options.plot is not None:
+        first = [row for row in rows if row["method"] == options.methods[0] and row["course"]]
+        curves = [(f"{row['graph']} {row['budget_text']}", *course_of_gap(row)) for row in first]
+        title = f"Proven gap of {options.methods[0]} against time"
+        plot_curves(curves, options.plot, title, "seconds", "gap (%)", steps=True, log=(True, True))
+    return 0 if all(row["sound"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

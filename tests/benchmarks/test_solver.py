@@ -1,0 +1,56 @@
+"""The benchmark of the methods runs, writes what it prints, and would notice a wrong bound."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from support import training_chain
+
+SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "solver.py"
+
+
+def test_files_and_networks(tmp_path: Path) -> None:
+    (tmp_path / "graphs").mkdir()
+    training_chain(8).save(tmp_path / "graphs" / "chain.json")
+    arguments = ["graphs", "--networks", "vgg16", "--methods", "auto", "keep-all", "--budgets", "90%", "20%", "1.02x"]
+    process = subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments, "--time-limit", "5", "--plot", "gap.png"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    data = json.loads((tmp_path / "solver.json").read_text())
+    assert data["environment"]["versions"]["highspy"] and data["seed"] == 0
+    rows = data["rows"]
+    assert {(row["graph"], row["budget_text"]) for row in rows} == {
+        ("VGG16", "90%"),
+        ("VGG16", "1.02x"),
+        ("chain8", "90%"),
+        ("chain8", "1.02x"),
+    }, "what is below the minimum is left out"
+    assert all((row["cost"] is None) == (row["method"] == "keep-all") for row in rows)
+    assert [row["overhead"] for row in rows if row["graph"] == "VGG16" and row["cost"]] == pytest.approx([1.00186819] * 2)
+    assert process.stdout.count("\n") == 1 + len(rows)
+    assert (tmp_path / "gap.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_wrong_bound_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = importlib.util.spec_from_file_location("benchmark_solver", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    row = {"status": "optimal", "overhead": 1.5, "cost": 24.0, "peak": 80, "seconds": 0.1}
+    found = [{**row, "method": "one", "lower_bound": 24.0}, {**row, "method": "two", "cost": 23.0, "lower_bound": 20.0}]
+    monkeypatch.setattr(module, "search", lambda *_: found.pop(0))
+    rows = module.compare(training_chain(8), "90%", 80, Namespace(methods=["one", "two"]))
+    assert [row["sound"] for row in rows] == [True, False]
+    assert capsys.readouterr().out.splitlines()[1].endswith("WRONG")

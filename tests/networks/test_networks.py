@@ -1,0 +1,48 @@
+"""The built-in networks: figures known from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import checkmate
+from checkmate import Graph, networks
+
+# Name, ops, bytes of weights and gradients, no-recompute peak and minimum working set without them.
+KNOWN = [
+    (networks.vgg16, "VGG16", 45, 1106860352, 61816832, 51380224),
+    (networks.vgg19, "VGG19", 51, 1149337920, 66633728, 51380224),
+    (networks.mobilenet, "MobileNet", 185, 34030912, 67775500, 12960256),
+    (networks.resnet50, "ResNet50", 353, 205093696, 148669360, 14450688),
+    (networks.unet, "vgg_unet", 71, 98662040, 654983168, 258998272),
+    (networks.fcn8, "fcn_8_vgg", 73, 1075655880, 421399860, 258998272),
+    (networks.segnet, "segnet", 77, 29659288, 623246384, 258998272),
+]
+
+
+@pytest.mark.parametrize(("network", "name", "ops", "fixed", "peak", "working_set"), KNOWN, ids=[known[1] for known in KNOWN])
+def test_figures(network: Callable[..., Graph], name: str, ops: int, fixed: int, peak: int, working_set: int) -> None:
+    graph = network()
+    assert (graph.name, graph.num_ops, graph.fixed_memory) == (name, ops, fixed)
+    assert graph.no_recompute_peak - fixed == peak
+    assert graph.min_working_set - fixed == working_set
+    forward = [op.cost for op in graph.ops if op.phase == "forward"]
+    backward = [op.cost for op in graph.ops if op.phase == "backward"]
+    assert backward == [2 * cost for cost in reversed(forward)]
+    double = network(batch=2)
+    assert (double.ideal_cost, double.fixed_memory) == (2 * graph.ideal_cost, fixed)
+    assert double.no_recompute_peak - fixed == 2 * peak
+
+
+def test_parameters_are_those_of_keras() -> None:
+    """Published counts; fixed memory is the float32 weights and their gradients."""
+    assert networks.vgg16().fixed_memory == 8 * 138_357_544
+    assert networks.vgg19().fixed_memory == 8 * 143_667_240
+    assert networks.resnet50().fixed_memory == 8 * 25_636_712
+    assert networks.mobilenet().fixed_memory == 8 * 4_253_864
+
+
+def test_reached_from_the_package() -> None:
+    assert checkmate.networks.vgg19 is networks.vgg19
+    assert checkmate.networks.vgg19().ideal_cost == 58896187392
