@@ -159,11 +159,13 @@ def reference_trace(graph: Graph, steps: list[Step]) -> tuple[float, int] | None
 # --- the truth for tiny graphs ---
 
 
-def brute_force(graph: Graph, budget: int) -> float | None:
-    """The least cost of any valid schedule under `budget` bytes with first computations in the graph's order.
+def brute_force(graph: Graph, budget: int, order: str = "given") -> float | None:
+    """The least cost of any valid schedule under `budget` bytes; None if there is none.
 
-    None if there is none. Any recomputation is allowed at any time, also after the last first computation. A* over
-    (ops computed so far, set of live values); for at most about 8 ops.
+    With `order` "given", first computations come in the graph's order; with "any", in any order, but those of forward and
+    loss ops that stand before all backward ops stay before those of backward ops. Any recomputation is allowed at any
+    time, also after the last first computation. A* over (set of ops computed so far, set of live values); for at most
+    about 8 ops.
     """
     n = graph.num_ops
     room = budget - graph.fixed_memory
@@ -173,30 +175,34 @@ def brute_force(graph: Graph, budget: int) -> float | None:
     kept = _mask(v for v, value in enumerate(graph.values) if value.keep)
     reads = [_mask(op.inputs) for op in graph.ops]
     writes = [_mask(op.outputs) for op in graph.ops]
-    to_come = [sum(op.cost for op in graph.ops[f:]) for f in range(n + 1)]
+    before = [(1 << i) - 1 if order == "given" else 0 for i in range(n)]  # ops that must have run before
+    backward = [i for i, op in enumerate(graph.ops) if op.phase == "backward"]
+    for i in backward if order == "any" else []:
+        before[i] = _mask(j for j in range(backward[0]) if graph.ops[j].phase in ("forward", "loss"))
     best = {(0, 0): 0.0}
-    queue = [(to_come[0], 0.0, 0, 0)]  # (cost so far + cost of the ops to come, cost so far, frontier, live values)
+    # (cost so far + cost of the ops to come, cost so far, ops computed, live values)
+    queue = [(graph.ideal_cost, 0.0, 0, 0)]
     while queue:
-        _, cost, frontier, live = heapq.heappop(queue)
-        if cost > best[frontier, live]:
+        bound, cost, done, live = heapq.heappop(queue)
+        if cost > best[done, live]:
             continue
-        if frontier == n and live & kept == kept:
+        if done == (1 << n) - 1 and live & kept == kept:
             return cost
-        for op in range(min(frontier + 1, n)):
-            if (op < frontier and not graph.ops[op].recomputable) or reads[op] & ~live:
+        for op in range(n):
+            again = done >> op & 1
+            if before[op] & ~done or (again and not graph.ops[op].recomputable) or reads[op] & ~live:
                 continue
             # Old copies of its outputs go first: that costs nothing and they are live again afterwards.
             others = live & ~writes[op]
             needed = graph.ops[op].workspace + sum(size[v] for v in graph.ops[op].outputs)
             droppable = [v for v in range(len(size)) if others >> v & 1 and not reads[op] >> v & 1 and size[v]]
             excess = needed + sum(size[v] for v in range(len(size)) if others >> v & 1) - room
-            after = max(frontier, op + 1)
             for dropped in _smallest_drops(droppable, size, excess):
-                state = (after, (others & ~dropped) | writes[op])
+                state = (done | 1 << op, (others & ~dropped) | writes[op])
                 new = cost + graph.ops[op].cost
                 if new < best.get(state, float("inf")):
                     best[state] = new
-                    heapq.heappush(queue, (new + to_come[after], new, *state))
+                    heapq.heappush(queue, (bound + (graph.ops[op].cost if again else 0.0), new, *state))
     return None
 
 

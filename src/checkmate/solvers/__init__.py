@@ -8,7 +8,7 @@ from importlib import import_module
 
 from ..errors import BudgetError, CheckmateError, InfeasibleBudget, UnknownMethod
 from ..graph import Graph
-from ..schedule import Schedule, simulate
+from ..schedule import Compute, Schedule, Step, simulate
 from ..units import Budget, format_bytes, parse_bytes
 from .batch import MaxBatch, max_batch_size
 from .minimum import MinimumBudget, minimum_budget, smallest_budget_found
@@ -36,7 +36,9 @@ _METHODS = {
     "chen-greedy-ap": "chen:chen_greedy",
     "chen-greedy-linear": "chen:chen_greedy_linear",
 }
-_ORDERS = ("given",)
+_ORDERS = ("given", "any")
+#: Used instead when ops may be reordered; the other methods keep the graph's order, which is one of them.
+_ANY_ORDER = {"auto": "any_order:any_order"}
 
 
 def methods() -> list[str]:
@@ -60,7 +62,9 @@ def solve(
         graph: the training step.
         budget: bytes, "2GiB", or "50%" of `graph.no_recompute_peak`; fixed memory included.
         method: one of `methods()`.
-        order: "given": the first computations come in the graph's order, and the bound holds for that order.
+        order: "given": the first computations come in the graph's order, and the bound holds for that order. "any": ops may
+            change places; dependencies are kept, ops of phase "forward" and "loss" first run before those of phase "backward"
+            (where they stand before all of them in the graph), and the bound holds for all such orders.
         time_limit: seconds after which the best schedule so far is returned.
         gap: stop once the cost is proven within this fraction of the optimum; 0 means to the end.
         seed: same inputs, same seed, same schedule, as long as the search stops by gap and not by the clock.
@@ -103,18 +107,35 @@ def solve(
         raise CheckmateError(
             f"method {method!r} returned a schedule of {trace.peak} bytes for a budget of {limit}: please report it"
         )
+    if not _in_order(graph, steps, order):
+        raise CheckmateError(f"method {method!r} returned a schedule that is not in the order {order!r}: please report it")
     return schedule
+
+
+def _in_order(graph: Graph, steps: list[Step], order: str) -> bool:
+    """First computations come in the order asked for (that inputs come before their readers is for `simulate` to say)."""
+    firsts = list(dict.fromkeys(step.op for step in steps if isinstance(step, Compute)))
+    if order == "given":
+        return firsts == sorted(firsts)
+    phases = [op.phase for op in graph.ops]
+    if "backward" not in phases:
+        return True
+    forward = {op for op in range(phases.index("backward")) if phases[op] in ("forward", "loss")}
+    start = next(position for position, op in enumerate(firsts) if phases[op] == "backward")
+    return forward <= set(firsts[:start])
 
 
 def run(search: Search, method: str) -> None:
     """Let the method of that name work on a search until it is done."""
-    module, function = _METHODS[method].split(":")
+    target = _ANY_ORDER.get(method, _METHODS[method]) if search.order == "any" else _METHODS[method]
+    module, function = target.split(":")
     getattr(import_module(f".{module}", __name__), function)(search)
 
 
 def _infeasible(search: Search, smallest_found: int, method: str = "auto") -> InfeasibleBudget:
     """The error for a budget that no schedule was found for, with the numbers that help."""
-    proven = max(search.graph.min_working_set, search.budget + 1 if search.proven_infeasible else 0)
+    covered = search.proven_infeasible and search.order == "given"  # the proofs that methods have hold for that order
+    proven = max(search.graph.min_working_set, search.budget + 1 if covered else 0)
     smallest = max(smallest_found, proven)
     message = None
     if method != "auto" and smallest <= search.budget:

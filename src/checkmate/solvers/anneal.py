@@ -52,8 +52,8 @@ from .sequence import (
 HOT, COLD = 3e-3, 1e-5
 #: Weight of one budget's worth of excess bytes at one position, in units of the ideal cost, to start with; and its limits.
 _PENALTY, _PENALTY_RANGE = 0.1, (1e-3, 1e3)
-#: Moves between two adjustments of that weight, and the factor.
-_ADJUST_EVERY, _ADJUST_BY = 500, 1.05
+#: Moves between two adjustments of that weight (and as many as there are ops), and the factor.
+_ADJUST_EVERY, _ADJUST_BY = 100, 1.1
 #: Work (moves times ops) between two looks at the clock: about a third of a second.
 _CHUNK = 2e7
 #: Most ops recomputed together in one move, and most ops moved together.
@@ -159,7 +159,7 @@ def _chunk(
     unit = 1.0 / max(limit, 1)
     weight = memory.figures[_WEIGHT]
     current = state[COUNT, TOTAL] / IDEAL + weight * unit * state[COUNT, EXCESS]
-    within = 0
+    within, since, period = 0, 0, _ADJUST_EVERY + arrays.table[SHAPE, 0]
     cooling = (cold / hot) ** (1.0 / moves)
     temperature = hot
     for number in range(moves):
@@ -183,12 +183,13 @@ def _chunk(
             else:
                 undo(arrays, state, limit)
         within += state[COUNT, EXCESS] == 0
-        if (number + 1) % _ADJUST_EVERY == 0 and not shifts_only:
+        since += 1
+        if since == period and not shifts_only:
             if within == 0:
                 weight = min(weight * _ADJUST_BY, _PENALTY_RANGE[1])
-            elif within == _ADJUST_EVERY:
+            elif within == period:
                 weight = max(weight / _ADJUST_BY, _PENALTY_RANGE[0])
-            within = 0
+            within = since = 0
             current = state[COUNT, TOTAL] / IDEAL + weight * unit * state[COUNT, EXCESS]
     memory.figures[_WEIGHT] = weight
 

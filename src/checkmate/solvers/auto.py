@@ -6,6 +6,8 @@ schedule by greedy eviction where it breaks the budget; and limits memory at the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..schedule import OPTIMAL_GAP
@@ -17,8 +19,10 @@ from .problem import Bools, Problem
 from .search import Search
 from .snapshot import Relaxed, SnapshotRelaxation
 
-#: Moves of the annealing in the first round, doubled in every later one, and most moves in one round.
-_ANNEAL_MOVES, _MOST_ANNEAL_MOVES = 5_000, 160_000
+#: Moves of the annealing in the first round, growth from round to round, and most moves times ops in one: some seconds.
+_ANNEAL_MOVES, _ANNEAL_GROWTH, _ANNEAL_WORK = 10_000, 3, 1e8
+#: A gap so wide that the best schedule is no good start for a polish.
+_WIDE = 0.1
 #: Temperature at which a good schedule is polished, in units of the ideal cost.
 _POLISH_HEAT = 3e-4
 #: Moves of the hill climb in the first round, doubled in every later one; and most moves in one round, times the square of
@@ -47,7 +51,7 @@ class _Auto:
         self.relaxation = SnapshotRelaxation(self.problem)
         self.greedy = Greedy(self.problem)
         self.climb: Climb | None = None
-        self.moves = _CLIMB_MOVES
+        self.moves, self.climbs = _CLIMB_MOVES, True
         self.anneal = Anneal(self.problem, search.budget, "given", search.seed)
         self.anneal_moves = _ANNEAL_MOVES
         self.snapshots: set[int] = set()
@@ -71,9 +75,9 @@ class _Auto:
             self.search.raise_bound(relaxed.bound, f"bound from {len(stages)} snapshots")
             violating = self._decode(stages, relaxed)
             if not self.search.done():
-                self._climb()
-            if not self.search.done():
                 self._anneal(violating)
+            if not self.search.done():
+                self._climb()
             if self._finished(polish):
                 return
             if violating and not self.search.closed():
@@ -104,8 +108,13 @@ class _Auto:
         """Greedy eviction, and some more moves of the hill climb around it."""
         if self.climb is None:
             self.climb = Climb(self.greedy, self.search.budget, self.search.seed)
-            for found in self.climb.start(self.search.done):
-                self._consider(found, "greedy eviction")
+            found = self.climb.start(self.search.done)
+            for one in found:
+                self._consider(one, "greedy eviction")
+            # On some graphs eviction is far from what annealing finds, and slow as well.
+            self.climbs = any(one.cost <= (1 + _WIDE) * self.search.best_cost for one in found)
+        if not self.climbs:
+            return
         # A number of moves and not of seconds, so that the same search takes the same turns.
         self.moves *= 2
         for _ in range(max(20, min(self.moves, int(_CLIMB_WORK / self.graph.num_ops**2)))):
@@ -118,14 +127,18 @@ class _Auto:
     def _anneal(self, violating: list[Evaluation]) -> None:
         """A polish of the best schedule; without one, a repair of what comes nearest to the budget."""
         search = self.search
+        moves, most = self.anneal_moves, int(_ANNEAL_WORK / (self.graph.num_ops + 100))
+        self.anneal_moves = min(_ANNEAL_GROWTH * moves, most)
+        # Where greedy eviction finds nothing, or nothing good, better starts are the plain order and what nearly fits.
+        starts: list[Sequence[int]] = [range(self.graph.num_ops)]
+        if violating:
+            starts.append(min(violating, key=lambda found: found.peak).sequence)
+        for start in starts:
+            if search.best is None or search.current_gap() > _WIDE:
+                self._consider(self.anneal.run(start, moves, hot=HOT, stop=search.done), "annealing")
         if search.best is not None:
-            sequence, hot = search.best, _POLISH_HEAT
-        elif violating:
-            sequence, hot = min(violating, key=lambda found: found.peak).sequence, HOT
-        else:
-            return
-        self.anneal_moves = min(2 * self.anneal_moves, _MOST_ANNEAL_MOVES)
-        self._consider(self.anneal.run(sequence, self.anneal_moves, hot=hot, stop=search.done), "annealing")
+            found = self.anneal.run(search.best, moves, hot=_POLISH_HEAT, stop=search.done)
+            self._consider(found, "annealing")
 
     def _relax(self, budget: int, stages: list[int], seconds: float, rough: float) -> Relaxed:
         search = self.search

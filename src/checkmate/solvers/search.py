@@ -95,8 +95,8 @@ class Search:
         return self.best_steps if self.best_steps is not None else steps_from_sequence(self.graph, self.best)
 
     def raise_bound(self, bound: float, note: str = "bound") -> None:
-        """Hand in a proven lower bound; the best one stays."""
-        if bound > self.lower_bound:
+        """Hand in a bound proven for the given order; the best one stays. It says nothing about other orders."""
+        if bound > self.lower_bound and self.order == "given":
             self.lower_bound = bound
             self.report(note)
 

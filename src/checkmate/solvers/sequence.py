@@ -88,7 +88,7 @@ def new_state(arrays: Arrays, sequence: Sequence[int], capacity: int, limit: int
         capacity: most computations it can hold. limit: bytes; what is above it is counted as excess.
     """
     sink = int(arrays.table[SHAPE, 0])
-    state = np.full((14, max(2 * capacity, sink + 1)), -1, np.int64)
+    state = np.full((14, max(2 * capacity, sink + 1, 8)), -1, np.int64)
     state[COUNT, CAPACITY] = capacity
     fill(arrays, state, np.array([*sequence, sink], np.int64), limit)
     return state
