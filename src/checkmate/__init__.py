@@ -12,6 +12,7 @@ from .solvers import methods, solve
 from .units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
+    from . import tf2 as tf2
     from . import torch as torch
 
 __version__ = "0.1.0"
@@ -39,6 +40,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "torch":  # a front end is imported when it is first used, never before
-        return import_module(".torch", __name__)
+    if name in ("tf2", "torch"):  # a front end is imported when it is first used, never before
+        return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

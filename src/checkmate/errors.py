@@ -52,3 +52,7 @@ class InfeasibleBudget(CheckmateError):
     def __reduce__(self) -> tuple[Any, ...]:
         # The attributes survive pickling, so that the error can cross from a worker process.
         return type(self), (self.budget, self.proven_minimum, self.smallest_found, str(self))
+
+
+class BudgetWarning(UserWarning):
+    """Something about a planned model that its user should know: memory above the plan, or parts that no plan covers."""

@@ -12,17 +12,13 @@ from typing import Any
 
 import torch
 
-from ..errors import CheckmateError
+from ..errors import BudgetWarning, CheckmateError
 from ..units import format_bytes
 from .measure import measure
 from .planning import Plan
 
 #: Passes that may go by unmeasured before the user is told.
 PATIENCE = 6
-
-
-class BudgetWarning(UserWarning):
-    """Something about a planned model that its user should know: memory above the plan, or parts that no plan covers."""
 
 
 class FirstStep:

@@ -1,0 +1,27 @@
+"""TensorFlow 2 / Keras front end: train a model under a memory budget.
+
+train_iteration_fn = checkmate.tf2.compile(model, loss, optimizer, input_spec=x0, label_spec=y0, budget="4GiB")
+prediction, loss_value = train_iteration_fn(x, y)
+"""
+
+from __future__ import annotations
+
+from ..errors import BudgetWarning
+from .api import TrainIteration, capture, compile, plans
+from .measure import Measurement, measure
+from .options import Options
+from .planning import Plan
+from .step import PlannedStep
+
+__all__ = [
+    "BudgetWarning",
+    "Measurement",
+    "Options",
+    "Plan",
+    "PlannedStep",
+    "TrainIteration",
+    "capture",
+    "compile",
+    "measure",
+    "plans",
+]

@@ -1,0 +1,115 @@
+"""Units of a trace -> `Graph`: values are tensors with memory of their own, and what happens inside a unit is workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from ..graph import Graph, Op, Value
+from .kinds import IN_PLACE, tensor_bytes
+from .trace import Traced, is_fixed, root
+from .units import Unit, make_units
+
+
+@dataclass(frozen=True, slots=True)
+class OpCost:
+    """What one op takes: seconds, and bytes beyond its inputs and outputs while it runs."""
+
+    seconds: float
+    workspace: int
+
+
+@dataclass(eq=False)
+class Captured:
+    """A step, ready for planning: op i of `graph` is `units[i]`."""
+
+    traced: Traced
+    units: list[Unit]
+    graph: Graph
+
+
+def planned_ops(units: Sequence[Unit]) -> list[tf.Operation]:
+    """The ops that need a cost."""
+    return [op for unit in units for op in unit.ops]
+
+
+def capture_units(traced: Traced, units: list[Unit], costs: Mapping[str, OpCost], name: str) -> Captured:
+    """Build the graph.
+
+    Args:
+        units: of `make_units`. costs: by op name.
+    """
+    inside = {op.name: number for number, unit in enumerate(units) for op in unit.ops}
+    kept = {r.name for r in map(root, traced.outputs)}
+    outside_readers: set[str] = set(kept)
+    for number, unit in enumerate(units):
+        for op in unit.ops:
+            for source in map(root, op.inputs):
+                if not is_fixed(source) and inside[source.op.name] != number:
+                    outside_readers.add(source.name)
+    values: list[Value] = []
+    ids: dict[str, int] = {}
+    ops: list[Op] = []
+    phase = "forward"
+    for unit in units:
+        read: dict[int, None] = {}
+        outputs: list[int] = []
+        for op in unit.ops:
+            for source in map(root, op.inputs):
+                if source.name in ids and ids[source.name] not in outputs:
+                    read[ids[source.name]] = None
+            for tensor in op.outputs:
+                if tensor.name in outside_readers:
+                    ids[tensor.name] = len(values)
+                    outputs.append(len(values))
+                    values.append(Value(tensor.name, tensor_bytes(tensor), tensor.name in kept))
+        if any("gradient_tape" in op.name for op in unit.ops):
+            phase = "backward"
+        ops.append(
+            Op(
+                unit.name,
+                sum(costs[op.name].seconds for op in unit.ops),
+                tuple(read),
+                tuple(outputs),
+                _workspace(unit, costs, outside_readers),
+                unit.recomputable,
+                phase,
+            )
+        )
+    return Captured(traced, units, Graph(ops, values, traced.fixed_bytes, name))
+
+
+def capture(traced: Traced, costs: Mapping[str, OpCost], name: str = "step") -> Captured:
+    """`capture_units` of `make_units`."""
+    return capture_units(traced, make_units(traced), costs, name)
+
+
+def _workspace(unit: Unit, costs: Mapping[str, OpCost], outside_readers: set[str]) -> int:
+    """Bytes at the unit's peak beyond what it reads and what it leaves behind."""
+    last: dict[str, int] = {}
+    for number, op in enumerate(unit.ops):
+        for source in map(root, op.inputs):
+            last[source.name] = number
+    made: dict[str, int] = {}
+    left = live = peak = 0
+    for number, op in enumerate(unit.ops):
+        dying = {r.name for r in map(root, op.inputs) if r.name in made and last[r.name] == number and r.name not in outside_readers}
+        own = sum(tensor_bytes(t) for t in op.outputs)
+        if op.type in IN_PLACE:
+            # It writes over an input of its size that nothing reads afterwards.
+            over = next((name for name in dying if made[name] == own), None)
+            if over is not None:
+                live -= made[over]
+                dying.discard(over)
+        live += own
+        peak = max(peak, live + costs[op.name].workspace)
+        for tensor in op.outputs:
+            made[tensor.name] = tensor_bytes(tensor)
+            if tensor.name in outside_readers:
+                left += made[tensor.name]
+            elif tensor.name not in last:
+                live -= made[tensor.name]
+        live -= sum(made[name] for name in dying)
+    return max(0, peak - left)

@@ -1,0 +1,114 @@
+"""A schedule as a list of eager ops: slow, but in exactly the order of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from ..schedule import Compute, Step
+from .capture import Captured
+from .internals import arguments, eager_attributes, run_op
+from .kinds import ALIASES, is_shape
+from .trace import shape_constant
+
+
+@dataclass(slots=True)
+class _Instruction:
+    kind: str
+    inputs: list[Any]  # slots; a list of slots where the op takes several tensors as one argument
+    attributes: list[Any]
+    outputs: list[int]
+    dead: list[int] = field(default_factory=list)
+
+
+class EagerProgram:
+    """Call it with the step's flat arguments; it returns the flat outputs."""
+
+    def __init__(self, captured: Captured, steps: Sequence[Step]):
+        traced = captured.traced
+        self.captures = traced.captured
+        self.slots = len(traced.inputs)
+        self.constants: list[tuple[int, tf.Tensor]] = []
+        self.instructions: list[_Instruction] = []
+        self._slot = {tensor.name: number for number, tensor in enumerate(traced.inputs)}
+        self._views: dict[str, list[str]] = {}
+        first = set(range(len(captured.units)))
+        for step in steps:
+            if isinstance(step, Compute):
+                unit = captured.units[step.op]
+                for op in [*(unit.reads if step.op in first else ()), *unit.ops]:
+                    self._add(op)
+                first.discard(step.op)
+        self.outputs = [self._get(tensor) for tensor in traced.outputs]
+        self._free()
+
+    def __call__(self, *flat: tf.Tensor) -> list[tf.Tensor]:
+        slots: list[Any] = [*flat, *self.captures, *[None] * (self.slots - len(flat) - len(self.captures))]
+        del flat
+        for slot, constant in self.constants:
+            slots[slot] = constant
+        for instruction in self.instructions:
+            inputs = [[slots[i] for i in s] if isinstance(s, list) else slots[s] for s in instruction.inputs]
+            results = run_op(instruction.kind, inputs, instruction.attributes, len(instruction.outputs))
+            del inputs
+            for slot, result in zip(instruction.outputs, results if isinstance(results, list) else [], strict=False):
+                slots[slot] = result
+            results = result = None
+            for slot in instruction.dead:
+                slots[slot] = None
+        return [slots[slot] for slot in self.outputs]
+
+    def _get(self, tensor: tf.Tensor) -> int:
+        stack = [tensor]
+        while stack:
+            wanted = stack[-1]
+            missing = [] if is_shape(wanted.op) else [t for t in wanted.op.inputs if t.name not in self._slot]
+            if wanted.name in self._slot:
+                stack.pop()
+            elif missing:
+                stack.append(missing[0])
+            else:
+                self._add(wanted.op)
+        return self._slot[tensor.name]
+
+    def _add(self, op: tf.Operation) -> None:
+        if is_shape(op):
+            self.constants += [(self._new(tensor), shape_constant(tensor)) for tensor in op.outputs]
+            return
+        if op.type == "Const":
+            value = tf.constant(tf.make_ndarray(op.get_attr("value")), dtype=op.outputs[0].dtype)
+            self.constants.append((self._new(op.outputs[0]), value))
+            return
+        inputs = arguments(op, [self._get(tensor) for tensor in op.inputs])
+        if op.type in ALIASES:
+            for number, output in enumerate(op.outputs):
+                self._views.setdefault(op.inputs[number].name, []).append(output.name)
+        outputs = [self._new(output) for output in op.outputs]
+        self.instructions.append(_Instruction(op.type, inputs, eager_attributes(op), outputs))
+
+    def _new(self, tensor: tf.Tensor) -> int:
+        for view in self._views.pop(tensor.name, ()):
+            self._forget(view)
+        self._slot[tensor.name] = self.slots
+        self.slots += 1
+        return self.slots - 1
+
+    def _forget(self, name: str) -> None:
+        self._slot.pop(name, None)
+        for view in self._views.pop(name, ()):
+            self._forget(view)
+
+    def _free(self) -> None:
+        """Every slot is cleared after its last use."""
+        last: dict[int, int] = {}
+        for number, instruction in enumerate(self.instructions):
+            for entry in (*instruction.inputs, instruction.outputs):
+                for slot in entry if isinstance(entry, list) else [entry]:
+                    last[slot] = number
+        kept = {*self.outputs, *(slot for slot, _ in self.constants)}
+        for slot, number in last.items():
+            if slot not in kept:
+                self.instructions[number].dead.append(slot)

@@ -1,0 +1,137 @@
+"""A schedule -> ops in the graph that is being built, in an order that TensorFlow keeps.
+
+The order needs control edges: without them the copies of an op are merged into one, and gradients wait for each other.
+"sparse" chains the ops that take memory, each after the one before, and lets small ops that read large values hold back
+the next of the chain; TensorFlow's graph rewriting still works on what is between. "full" chains every op.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import tensorflow as tf
+
+from ..schedule import Compute, Step
+from .capture import Captured
+from .internals import add_control_edge, copy_functions, copy_op, is_stateful
+from .kinds import ALIASES, is_big, is_shape
+from .trace import is_fixed, root, shape_constant
+
+MODES = ("sparse", "full")
+
+
+def emit(captured: Captured, steps: Sequence[Step], arguments: Sequence[tf.Tensor], mode: str = "sparse") -> list[tf.Tensor]:
+    """Emit the schedule into the current graph.
+
+    Args:
+        arguments: the step's, flat. mode: one of `MODES`.
+
+    Returns:
+        The step's outputs, flat.
+    """
+    copy_functions(captured.traced.function.graph)
+    emitter = _Emitter(captured, arguments, mode)
+    seen: set[int] = set()
+    for step in steps:
+        if isinstance(step, Compute):
+            unit = captured.units[step.op]
+            for op in unit.reads if step.op not in seen else ():
+                emitter.run(op)
+            seen.add(step.op)
+            for op in unit.ops:
+                emitter.run(op)
+    return [emitter.get(tensor) for tensor in captured.traced.outputs]
+
+
+class _Emitter:
+    def __init__(self, captured: Captured, arguments: Sequence[tf.Tensor], mode: str):
+        traced = captured.traced
+        self.mode = mode
+        self.tensors: dict[str, tf.Tensor] = {
+            inner.name: outer for inner, outer in zip(traced.inputs, [*arguments, *traced.captured], strict=True)
+        }
+        self.views: dict[str, list[str]] = {}
+        for op in traced.ops:
+            if op.type in ALIASES:
+                for tensor in op.outputs:
+                    self.views.setdefault(root(tensor).name, []).append(tensor.name)
+        self.copies: Counter[str] = Counter()
+        self.latest: dict[str, tf.Operation] = {}
+        self.previous: tf.Operation | None = None
+        self.waiting: list[tuple[tf.Operation, tf.Operation]] = []  # (original, copy): the next of the chain waits for them
+
+    def get(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The latest copy of a tensor; constants and aliases are made when they are asked for."""
+        stack = [tensor]
+        while stack:
+            wanted = stack[-1]
+            missing = [] if is_shape(wanted.op) else [t for t in wanted.op.inputs if t.name not in self.tensors]
+            if wanted.name in self.tensors:
+                stack.pop()
+            elif missing:
+                stack.append(missing[0])
+            else:
+                self._copy(wanted.op, [])
+        return self.tensors[tensor.name]
+
+    def run(self, op: tf.Operation) -> None:
+        """Emit one op of the schedule."""
+        reading = op.type == "ReadVariableOp"
+        chained = not reading and (self.mode == "full" or is_big(op) or is_stateful(op))
+        before: list[tf.Operation] = []
+        if chained:
+            before = [copy for original, copy in self.waiting if not _one_kernel(original, op)]
+            before += [self.previous] if self.previous is not None else []
+        if is_stateful(op) and not reading:
+            before += self._ordered_before(op)
+        for tensor in op.inputs:
+            self.get(tensor)
+        self._copy(op, before)
+        new = self.latest[op.name]
+        if chained:
+            if self.mode == "full" and self.previous is not None:
+                add_control_edge(self.previous, new)
+            self.waiting = [(original, copy) for original, copy in self.waiting if _one_kernel(original, op)]
+            self.previous = new
+        elif any(not is_fixed(r) and is_big(r.op) for r in map(root, op.inputs)):
+            self.waiting.append((op, new))
+
+    def _copy(self, op: tf.Operation, before: list[tf.Operation]) -> None:
+        if is_shape(op):
+            for tensor in op.outputs:
+                self.tensors[tensor.name] = shape_constant(tensor)
+            return
+        number = self.copies[op.name]
+        self.copies[op.name] += 1
+        with ExitStack() as stack:
+            if op.device:
+                stack.enter_context(tf.device(op.device))
+            stack.enter_context(tf.control_dependencies(before))
+            new = copy_op(op, [self.tensors[t.name] for t in op.inputs], f"{op.name}__again{number}" if number else op.name)
+        for old, fresh in zip(op.outputs, new.outputs, strict=True):
+            self.tensors[old.name] = fresh
+            for view in self.views.get(old.name, ()):
+                self.tensors.pop(view, None)
+        self.latest[op.name] = new
+
+    def _ordered_before(self, op: tf.Operation) -> list[tf.Operation]:
+        """Copies of the ops that `op` was made to wait for."""
+        found: list[tf.Operation] = []
+        stack, seen = list(op.control_inputs), set()
+        while stack:
+            other = stack.pop()
+            if other.name in seen:
+                continue
+            seen.add(other.name)
+            if other.name in self.latest:
+                found.append(self.latest[other.name])
+            elif other.type == "NoOp":
+                stack += other.control_inputs
+        return found
+
+
+def _one_kernel(bias: tf.Operation, filters: tf.Operation) -> bool:
+    """oneDNN runs these two gradients as one op: an edge between them would be a cycle."""
+    return bias.type == "BiasAddGrad" and filters.type == "Conv2DBackpropFilter" and bias.inputs[0].name == filters.inputs[2].name

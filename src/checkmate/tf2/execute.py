@@ -1,0 +1,78 @@
+"""Run a planned step: as a `tf.function` with sparse control edges, else with every edge, else op by op."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from ..errors import BudgetWarning
+from .capture import Captured
+from .eager import EagerProgram
+from .emit import emit
+from .internals import without_graph_rewriting
+from .planning import Plan
+
+#: In the order in which they are tried.
+MODES = ("sparse", "full", "eager")
+
+
+class Executor:
+    """Runs one plan.
+
+    Attributes:
+        measured: a step of it has been measured.
+    """
+
+    def __init__(self, captured: Captured, plan: Plan):
+        self.captured = captured
+        self.plan = plan
+        self.measured = False
+        self._mode = 0
+        self._function: Any = None
+
+    @property
+    def mode(self) -> str:
+        return MODES[self._mode]
+
+    def prepare(self) -> None:
+        """Make the function, so that a measured run holds nothing else."""
+        if self._function is None:
+            self._function = EagerProgram(self.captured, self.plan.schedule.steps) if self.mode == "eager" else self._graph()
+
+    def run(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """One step. A way of running that TensorFlow refuses is given up for the next before anything has run."""
+        while True:
+            self.prepare()
+            try:
+                with without_graph_rewriting() if self.mode == "full" else nullcontext():
+                    results = list(self._function(*flat))
+            except (tf.errors.InvalidArgumentError, tf.errors.InternalError) as error:
+                if self.plan.mode is not None or self.mode == "eager" or "cycle" not in str(error).lower():
+                    raise
+                self._mode, self._function = self._mode + 1, None
+                if self.mode == "eager":
+                    warnings.warn(
+                        "TensorFlow cannot run this schedule as one graph: it runs op by op, which is slower",
+                        BudgetWarning,
+                        stacklevel=5,
+                    )
+                continue
+            self.plan.mode = self.mode
+            return results
+
+    def inline(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Emit the step into the graph that is being built."""
+        return emit(self.captured, self.plan.schedule.steps, flat)
+
+    def _graph(self) -> Any:
+        traced = self.captured.traced
+        specs = [tf.TensorSpec(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
+
+        def step(*arguments: tf.Tensor) -> list[tf.Tensor]:
+            return emit(self.captured, self.plan.schedule.steps, arguments, self.mode)
+
+        return tf.function(step, autograph=False).get_concrete_function(*specs)

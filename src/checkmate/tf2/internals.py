@@ -1,0 +1,113 @@
+"""Every private switch of TensorFlow that this front end needs, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.eager import execute as eager_execute
+from tensorflow.python.framework import ops as framework_ops
+
+
+def copy_op(op: tf.Operation, inputs: Sequence[tf.Tensor], name: str) -> tf.Operation:
+    """The same op on other inputs, in the graph that is being built; control edges come from `tf.control_dependencies`."""
+    graph = framework_ops.get_default_graph()
+    return graph._create_op_internal(
+        op.type,
+        list(inputs),
+        [output.dtype for output in op.outputs],
+        name=name,
+        attrs=dict(op.node_def.attr.items()),
+        op_def=op.op_def,
+    )
+
+
+def add_control_edge(before: tf.Operation, after: tf.Operation) -> None:
+    """Make `after` wait for `before`, also where a data edge says so already."""
+    after._add_control_inputs([before])
+
+
+def copy_functions(source: tf.Graph) -> None:
+    """Make the functions that a traced graph calls (bodies of loops and branches) known to the graph being built."""
+    graph = framework_ops.get_default_graph()
+    for function in source._functions.values():
+        if not graph._is_function(function.name):
+            graph._add_function_recursive(function)
+
+
+def is_stateful(op: tf.Operation) -> bool:
+    """The op reads or changes something besides its inputs."""
+    return bool(op._is_stateful)
+
+
+def run_op(kind: str, inputs: Sequence[Any], attributes: Sequence[Any], outputs: int) -> list[tf.Tensor]:
+    """Run one op eagerly. `inputs` has one entry per argument (a list where it takes several); see `eager_attributes`."""
+    return eager_execute.quick_execute(kind, outputs, list(inputs), tuple(attributes), eager_context.context())
+
+
+def eager_attributes(op: tf.Operation) -> list[Any]:
+    """The attributes of an op as `run_op` takes them: names and values in turn."""
+    flat: list[Any] = []
+    for attribute in op.op_def.attr:
+        flat += [attribute.name, _plain(op.node_def.attr[attribute.name])]
+    return flat
+
+
+def arguments(op: tf.Operation, values: Sequence[Any]) -> list[Any]:
+    """Inputs in the graph are flat; here those of one variadic argument become one list."""
+    grouped: list[Any] = []
+    position = 0
+    for argument in op.op_def.input_arg:
+        if argument.number_attr or argument.type_list_attr:
+            if argument.number_attr:
+                count = op.get_attr(argument.number_attr)
+            else:
+                count = len(op.get_attr(argument.type_list_attr))
+            grouped.append(list(values[position : position + count]))
+            position += count
+        else:
+            grouped.append(values[position])
+            position += 1
+    return grouped
+
+
+def _plain(attribute: Any) -> Any:
+    kind = attribute.WhichOneof("value")
+    if kind == "list":
+        for field in ("s", "i", "f", "b", "type", "shape", "tensor", "func"):
+            if len(entries := getattr(attribute.list, field)):
+                return list(entries)
+        return []
+    return getattr(attribute, kind)
+
+
+@contextmanager
+def without_graph_rewriting() -> Iterator[None]:
+    """Calls of functions in this block run their graphs as they were built (Grappler off)."""
+    context = eager_context.context()
+    before = context.function_call_options
+    config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    options = eager_context.FunctionCallOptions(executor_type=before.executor_type)
+    options.config_proto_serialized = config
+    context.function_call_options = options
+    try:
+        yield
+    finally:
+        context.function_call_options = before
+
+
+def variable_bytes(handle: tf.Tensor) -> int:
+    """Bytes of the variable (or whatever else) behind a resource handle; 0 where that is not known."""
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.is_set:
+        return 0
+    total = 0
+    for entry in data.shape_and_type:
+        shape = tf.TensorShape(entry.shape)
+        if shape.is_fully_defined():
+            total += (shape.num_elements() or 0) * tf.dtypes.as_dtype(entry.dtype).size
+    return total

@@ -1,0 +1,116 @@
+"""The training step of a Keras model as a function of tensors: what `compile` and `capture` plan. Keras 3 and tf_keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ..errors import CheckmateError
+
+
+def build(model: Any, optimizer: Any, input_spec: Any) -> None:
+    """Create every variable, so that the step creates none. Nothing is trained and no random number is drawn.
+
+    Args:
+        optimizer: may be None. input_spec: nest of `tf.TensorSpec`.
+    """
+    if not getattr(model, "built", True) or not _is_complete(model):
+        tf.function(lambda inputs: model(inputs, training=False), autograph=False).get_concrete_function(input_spec)
+    if not model.trainable_variables:
+        raise CheckmateError("the model has no trainable variables: there is nothing to train")
+    if optimizer is not None:
+        optimizer.build(model.trainable_variables)
+    refuse_distributed([*model.variables, *(getattr(optimizer, "variables", None) or ())])
+
+
+def refuse_distributed(variables: Sequence[Any]) -> None:
+    """Raise for variables that live on several replicas."""
+    if tf.distribute.has_strategy() or any(isinstance(_plain(v), tf.distribute.DistributedValues) for v in variables):
+        raise CheckmateError(
+            "this model lives under a tf.distribute strategy: checkmate plans the step of one device; make the model outside of "
+            "the strategy's scope"
+        )
+
+
+def training_step(model: Any, loss: Any, optimizer: Any, metrics: Sequence[Any] = ()) -> Callable[[Any, Any], Any]:
+    """`step(x, y) -> (prediction, loss)`: forward, backward, and the optimizer's update.
+
+    Args:
+        loss: `loss(y_true, y_pred)`, a Keras loss or its name; if it gives one number per sample, their mean counts.
+        metrics: Keras metrics, updated with the step's predictions.
+    """
+    loss_function = loss_of(model, loss)
+
+    def step(x: Any, y: Any) -> Any:
+        prediction, value, gradients = _gradients(model, loss_function, optimizer, x, y)
+        optimizer.apply_gradients(list(zip(gradients, model.trainable_variables, strict=True)))
+        for metric in metrics:
+            metric.update_state(y, prediction)
+        return prediction, value
+
+    return step
+
+
+def gradient_step(model: Any, loss: Any) -> Callable[[Any, Any], Any]:
+    """`step(x, y) -> (prediction, loss, gradients)`: nothing is updated but what the layers update themselves."""
+    loss_function = loss_of(model, loss)
+    return lambda x, y: _gradients(model, loss_function, None, x, y)
+
+
+def loss_of(model: Any, loss: Any) -> Callable[[Any, Any], tf.Tensor]:
+    """A loss by name or as a function; its result is a scalar."""
+    if isinstance(loss, str):
+        module = _keras_of(model)
+        loss = module.losses.get(loss)
+    if not callable(loss):
+        raise CheckmateError(f"loss must be a function of (labels, predictions) or the name of a Keras loss, not {loss!r}")
+
+    def scalar(labels: Any, prediction: Any) -> tf.Tensor:
+        value = tf.convert_to_tensor(loss(labels, prediction))
+        return value if value.shape.rank == 0 else tf.reduce_mean(value)
+
+    return scalar
+
+
+def _gradients(model: Any, loss: Callable[[Any, Any], tf.Tensor], optimizer: Any, x: Any, y: Any) -> tuple[Any, tf.Tensor, Any]:
+    with tf.GradientTape() as tape:
+        prediction = model(x, training=True)
+        value = loss(y, prediction)
+        for extra in model.losses:
+            value += tf.cast(extra, value.dtype)
+        scaled = _scaled(optimizer, value)
+    gradients = tape.gradient(scaled, [_plain(variable) for variable in model.trainable_variables])
+    if hasattr(optimizer, "get_unscaled_gradients"):
+        gradients = optimizer.get_unscaled_gradients(gradients)  # tf_keras; the optimizers of Keras 3 do it in apply
+    return prediction, value, gradients
+
+
+def _scaled(optimizer: Any, value: tf.Tensor) -> tf.Tensor:
+    for name in ("scale_loss", "get_scaled_loss"):  # Keras 3, tf_keras
+        if hasattr(optimizer, name):
+            return getattr(optimizer, name)(value)
+    return value
+
+
+def _plain(variable: Any) -> Any:
+    """The TensorFlow variable behind a variable of Keras 3."""
+    return variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
+
+
+def _is_complete(model: Any) -> bool:
+    """Every layer has its variables: a subclassed model may say that it is built when its layers are not."""
+    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
+    return all(getattr(layer, "built", True) for layer in layers)
+
+
+def _keras_of(model: Any) -> Any:
+    for base in type(model).__mro__:
+        if base.__module__.partition(".")[0] == "tf_keras":
+            import tf_keras
+
+            return tf_keras
+    import keras
+
+    return keras

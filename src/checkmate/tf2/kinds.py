@@ -1,0 +1,69 @@
+"""What is known about the ops of TensorFlow by their type."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from .internals import is_stateful
+
+#: Outputs up to this many bytes are computed once and kept until their last use: copies of them would cost more than they save.
+SMALL = 64 * 1024
+
+#: The outputs of these share the memory of their inputs, position by position.
+ALIASES = frozenset(
+    {"Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape"}
+)
+
+#: Run once, where they stand; they take no memory of their own (a variable that is read is fixed memory).
+FREE = ALIASES | {"Const", "Placeholder", "ReadVariableOp", "NoOp", "VarHandleOp", "PlaceholderWithDefault"}
+
+#: Known from the shapes alone, so they need not hold on to their inputs.
+SHAPES = frozenset({"Shape", "ShapeN", "Rank", "Size"})
+
+#: Calls of other graphs: what happens inside is not known here.
+CALLS = frozenset(
+    {"PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"}
+)
+
+#: Elementwise kernels that write into an input which nothing else will read.
+IN_PLACE = frozenset(
+    {
+        *("Abs", "Add", "AddN", "AddV2", "BiasAdd", "Ceil", "Cos", "Div", "Elu", "EluGrad", "Erf", "Erfc", "Exp", "Expm1", "Floor"),
+        *("LeakyRelu", "LeakyReluGrad", "Log", "Log1p", "LogSoftmax", "Maximum", "Minimum", "Mul", "Neg", "Pow", "RealDiv"),
+        *("Reciprocal", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Rsqrt", "RsqrtGrad", "Selu", "SeluGrad", "Sigmoid"),
+        *("SigmoidGrad", "Sign", "Sin", "Softmax", "Softplus", "Sqrt", "SqrtGrad", "Square", "SquaredDifference", "Sub", "Tanh"),
+        *("TanhGrad", "Xlogy"),
+    }
+)
+
+
+def tensor_bytes(tensor: tf.Tensor) -> int:
+    """Bytes of a tensor; 0 for handles and where the size is not known before the step runs."""
+    if tensor.dtype in (tf.resource, tf.variant, tf.string) or not tensor.shape.is_fully_defined():
+        return 0
+    return (tensor.shape.num_elements() or 0) * tensor.dtype.size
+
+
+def is_shape(op: tf.Operation) -> bool:
+    """Its result follows from the shapes, which are known."""
+    return op.type in SHAPES and all(tensor.shape.is_fully_defined() for tensor in op.inputs)
+
+
+def is_free(op: tf.Operation) -> bool:
+    """It takes neither time nor memory of its own worth planning."""
+    return op.type in FREE or is_shape(op)
+
+
+def is_big(op: tf.Operation) -> bool:
+    """It takes memory worth planning: more than `SMALL` bytes in outputs of its own."""
+    return not is_free(op) and sum(tensor_bytes(output) for output in op.outputs) > SMALL
+
+
+def is_opaque(op: tf.Operation) -> bool:
+    """Control flow and calls, and whatever passes handles around: runs once."""
+    return op.type in CALLS or any(t.dtype in (tf.resource, tf.variant) for t in (*op.inputs, *op.outputs))
+
+
+def is_recomputable(op: tf.Operation) -> bool:
+    """A second run gives the same result and has no other effect."""
+    return is_big(op) and not is_stateful(op) and not is_opaque(op)

@@ -1,0 +1,76 @@
+"""A captured step and the user's options -> a plan: pure, nothing is run here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import InfeasibleBudget
+from ..graph import Graph
+from ..schedule import Schedule
+from ..solvers import solve
+from ..units import format_bytes
+from .options import Options
+
+
+@dataclass(eq=False)
+class Plan:
+    """How the step runs at one set of input shapes.
+
+    Attributes:
+        graph: the step. schedule: how it runs.
+        budget: bytes, everything included.
+        reserved: bytes outside the step. margin: bytes left free because an earlier plan took that much more than
+            predicted.
+        mode: how the order is kept: "sparse", "full" or "eager"; None before the first step.
+        measured_peak: bytes, from the first step; None before, or if TensorFlow does not count on this device.
+        executions: steps run so far.
+    """
+
+    graph: Graph
+    schedule: Schedule
+    budget: int
+    reserved: int
+    margin: int = 0
+    mode: str | None = None
+    measured_peak: int | None = None
+    executions: int = 0
+
+    @property
+    def predicted_peak(self) -> int:
+        """Peak of live bytes that the plan promises, what is reserved included."""
+        return self.schedule.peak + self.reserved
+
+
+def make_plan(graph: Graph, options: Options, *, margin: int = 0) -> Plan:
+    """Schedule a graph under the budget.
+
+    Args:
+        margin: bytes to leave free.
+
+    Raises:
+        InfeasibleBudget: its numbers count everything, as the user's budget does.
+    """
+    reserved = options.reserved_bytes()
+    budget = options.budget_bytes(graph.no_recompute_peak + reserved)
+    taken = reserved + margin
+    try:
+        schedule = solve(
+            graph,
+            max(1, budget - taken),
+            method=options.method,
+            order=options.order,
+            time_limit=options.time_limit,
+            gap=options.gap,
+            seed=options.seed,
+        )
+    except InfeasibleBudget as error:
+        if not taken:
+            raise
+        proven, found = error.proven_minimum + taken, error.smallest_found + taken
+        message = (
+            f"budget {format_bytes(budget)} ({budget} bytes), of which {format_bytes(taken)} are taken by what is reserved or was "
+            f"measured beyond the prediction, cannot be met; no schedule fits below {format_bytes(proven)} ({proven} bytes); ask "
+            f"for at least {format_bytes(found)} ({found} bytes)"
+        )
+        raise InfeasibleBudget(budget, proven, found, message) from None
+    return Plan(graph, schedule, budget, reserved, margin)

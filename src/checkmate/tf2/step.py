@@ -1,0 +1,133 @@
+"""A step function under a budget: one trace, plan and executor for every set of input shapes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ..errors import BudgetWarning, CheckmateError
+from ..units import format_bytes
+from .capture import Captured, capture_units, planned_ops
+from .execute import Executor
+from .measure import measure
+from .options import Options
+from .planning import Plan, make_plan
+from .profile import profile_ops
+from .trace import trace
+from .units import make_units
+
+#: Profiles the ops of a trace; the tests put another in its place.
+_profile = profile_ops
+
+
+def capture_step(function: Callable[..., Any], specs: Sequence[Any], cost_model: str = "profile", name: str = "step") -> Captured:
+    """Trace a step function and find what each of its ops costs. Nothing is trained.
+
+    Args:
+        specs: nests of `tf.TensorSpec` with static shapes, one per argument.
+    """
+    traced = trace(function, specs)
+    units = make_units(traced)
+    return capture_units(traced, units, _profile(planned_ops(units), cost_model), name)
+
+
+class PlannedStep:
+    """Calls of this object run `function` under the budget.
+
+    Args:
+        function: one training step: tensors (and nests of them) in and out; it changes variables as it likes, and creates none.
+        options: of every plan.
+        name: of the graphs.
+
+    Attributes:
+        plans: one per set of input shapes, in the order in which they were first used.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: Options, name: str = "step"):
+        self.function = function
+        self.options = options
+        self.name = name
+        self._steps: dict[Any, _Shaped] = {}
+
+    @property
+    def plans(self) -> list[Plan]:
+        return [step.plan for step in self._steps.values()]
+
+    def prepare(self, *specs: Any) -> Plan:
+        """Trace, profile and plan for one set of shapes, without running anything."""
+        return self._step_for(specs).plan
+
+    def __call__(self, *arguments: Any) -> Any:
+        arguments = tuple(tf.nest.map_structure(tf.convert_to_tensor, argument) for argument in arguments)
+        return self._step_for(arguments).run(tf.nest.flatten(arguments, expand_composites=True))
+
+    def _step_for(self, arguments: Sequence[Any]) -> _Shaped:
+        specs = tf.nest.map_structure(_spec, tuple(arguments))
+        leaves = tf.nest.flatten(specs)
+        key = (str(tf.nest.map_structure(lambda _: 0, specs)), *((tuple(spec.shape), spec.dtype) for spec in leaves))
+        if key not in self._steps:
+            margin = max((step.margin for step in self._steps.values()), default=0)
+            self._steps[key] = _Shaped(self, specs, margin)
+        return self._steps[key]
+
+
+def _spec(tensor: Any) -> tf.TensorSpec:
+    spec = tensor if isinstance(tensor, tf.TensorSpec) else tf.TensorSpec(tensor.shape, tensor.dtype)
+    if not spec.shape.is_fully_defined():
+        raise CheckmateError(
+            f"the shape {spec.shape} is not known before the step runs: give specs with the batch size filled in (a plan is made "
+            "for each batch size that comes up)"
+        )
+    return spec
+
+
+class _Shaped:
+    """The step at one set of input shapes."""
+
+    def __init__(self, owner: PlannedStep, specs: Sequence[Any], margin: int):
+        self.owner = owner
+        self.captured = capture_step(owner.function, specs, owner.options.cost_model, owner.name)
+        self.margin = margin
+        self.plan = make_plan(self.captured.graph, owner.options, margin=margin)
+        self.executor = Executor(self.captured, self.plan)
+        self.stale = False
+
+    def run(self, flat: Sequence[tf.Tensor]) -> Any:
+        if not tf.executing_eagerly():  # inside somebody's tf.function: the schedule becomes a part of it
+            return self.captured.traced.pack(self.executor.inline(flat))
+        if self.stale:
+            executed = self.plan.executions
+            self.plan = make_plan(self.captured.graph, self.owner.options, margin=self.margin)
+            self.plan.executions = executed
+            self.executor = Executor(self.captured, self.plan)
+            self.stale = False
+        if self.executor.measured:
+            results = self.executor.run(flat)
+        else:
+            self.executor.prepare()
+            with measure() as seen:
+                results = self.executor.run(flat)
+            self.executor.measured = True
+            if seen.added is not None:
+                self._look_at(seen.added + self.captured.traced.fixed_bytes + self.plan.reserved)
+        self.plan.executions += 1
+        return self.captured.traced.pack(results)
+
+    def _look_at(self, peak: int) -> None:
+        """Compare the first step of a plan with what was promised."""
+        plan = self.plan
+        plan.measured_peak = peak
+        if peak <= plan.budget:
+            return
+        self.margin = max(self.margin, peak - plan.predicted_peak)
+        self.stale = True
+        warnings.warn(
+            f"the first step peaked at {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} "
+            f"({plan.budget} bytes; {plan.predicted_peak} were predicted): the next step runs under a new plan with that "
+            "much more room",
+            BudgetWarning,
+            stacklevel=4,
+        )

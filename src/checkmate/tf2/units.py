@@ -1,0 +1,113 @@
+"""Ops of a trace -> units of planning: what is computed, and computed again, together.
+
+A unit is one op that takes memory, with the elementwise ops that write into its result in place; or a run of small ops.
+Constants, aliases and reads of variables belong to no unit: they take no memory and are emitted where they are needed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from .kinds import IN_PLACE, is_big, is_free, is_recomputable, tensor_bytes
+from .trace import Traced, is_fixed, root
+
+
+@dataclass(eq=False)
+class Unit:
+    """Ops that are emitted together.
+
+    Attributes:
+        ops: in order. reads: `ReadVariableOp`s that stood before them; they are emitted once, with the first run.
+        recomputable: it may run again.
+    """
+
+    ops: list[tf.Operation]
+    reads: list[tf.Operation]
+    recomputable: bool
+
+    @property
+    def name(self) -> str:
+        return str(self.ops[-1].name)
+
+
+def make_units(traced: Traced) -> list[Unit]:
+    """Units in execution order; every op that is not free is in exactly one."""
+    uses = Counter(root(t).name for op in traced.ops if not is_free(op) for t in op.inputs)
+    uses.update(root(t).name for t in traced.outputs)
+    blocks = _blocks(traced.ops, uses)
+    units: list[Unit] = []
+    reads: list[tf.Operation] = []
+    open_run: set[str] | None = None  # big values that the current run of small ops reads
+    for op in traced.ops:
+        if op.type == "ReadVariableOp":
+            reads.append(op)
+        if is_free(op):
+            continue
+        block = blocks.get(op.name, [op])
+        if block[-1] is not op:
+            continue
+        if len(block) > 1 or is_big(op):
+            recomputable = any(map(is_recomputable, block)) and all(is_recomputable(o) or o.type == "BiasAddGrad" for o in block)
+            units.append(Unit(block, reads, recomputable))
+            open_run = None
+        else:
+            big = {r.name for r in map(root, op.inputs) if not is_fixed(r) and is_big(r.op)}
+            if open_run is None or not (big <= open_run or not open_run):
+                units.append(Unit([op], reads, False))
+                open_run = big
+            else:
+                units[-1].ops.append(op)
+                units[-1].reads += reads
+                open_run |= big
+        reads = []
+    if reads and units:  # nothing follows them: only an output can need them
+        units[-1].reads += reads
+    return units
+
+
+def _blocks(ops: Sequence[tf.Operation], uses: Mapping[str, int]) -> dict[str, list[tf.Operation]]:
+    """Ops that belong together, under the name of each of them; a block stands where its last op stood."""
+    position = {op.name: number for number, op in enumerate(ops)}
+    big_before = [0]
+    for op in ops:
+        big_before.append(big_before[-1] + is_big(op))
+    blocks: dict[str, list[tf.Operation]] = {}
+
+    def join(block: list[tf.Operation], last: tf.Operation) -> None:
+        block.append(last)
+        blocks.update(dict.fromkeys((op.name for op in block), block))
+
+    for op in ops:
+        if op.type in IN_PLACE and is_recomputable(op):
+            for source in sorted(_in_place_sources(op, uses), key=lambda s: -position[s.name]):
+                if big_before[position[op.name]] - big_before[position[source.name] + 1] == 0:
+                    join(blocks.get(source.name, [source]), op)
+                    break
+    # oneDNN makes one kernel of the two gradients of a convolution with bias: nothing may come between them.
+    filters = {op.inputs[2].name: op for op in ops if op.type == "Conv2DBackpropFilter" and op.name not in blocks}
+    readers: dict[str, int] = {}
+    for op in ops:
+        for tensor in op.inputs:
+            readers[tensor.op.name] = min(readers.get(tensor.op.name, len(ops)), position[op.name])
+    for op in ops:
+        if op.type == "BiasAddGrad" and (other := filters.pop(op.inputs[0].name, None)) is not None:
+            bias, other_position = position[op.name], position[other.name]
+            if other_position < readers.get(op.name, len(ops)) or other_position < bias:
+                block = [op, other]
+                blocks.update({op.name: block, other.name: block})
+    return blocks
+
+
+def _in_place_sources(op: tf.Operation, uses: Mapping[str, int]) -> list[tf.Operation]:
+    """Producers of inputs that `op` may overwrite: of its size, and read by nothing else."""
+    size = tensor_bytes(op.outputs[0])
+    found = []
+    for tensor in op.inputs:
+        source = root(tensor)
+        if uses[source.name] == 1 and tensor_bytes(source) == size and len(source.op.outputs) == 1 and is_recomputable(source.op):
+            found.append(source.op)
+    return found
