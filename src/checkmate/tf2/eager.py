@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ..schedule import Compute, Step
 from .capture import Captured
-from .internals import arguments, eager_attributes, run_op
+from .internals import eager_attributes, run_op
 from .kinds import ALIASES, is_shape
 from .trace import shape_constant
 
@@ -18,7 +18,7 @@ from .trace import shape_constant
 @dataclass(slots=True)
 class _Instruction:
     kind: str
-    inputs: list[Any]  # slots; a list of slots where the op takes several tensors as one argument
+    inputs: list[int]
     attributes: list[Any]
     outputs: list[int]
     dead: list[int] = field(default_factory=list)
@@ -35,13 +35,13 @@ class EagerProgram:
         self.instructions: list[_Instruction] = []
         self._slot = {tensor.name: number for number, tensor in enumerate(traced.inputs)}
         self._views: dict[str, list[str]] = {}
-        first = set(range(len(captured.units)))
+        seen: set[int] = set()
         for step in steps:
             if isinstance(step, Compute):
                 unit = captured.units[step.op]
-                for op in [*(unit.reads if step.op in first else ()), *unit.ops]:
+                for op in unit.ops if step.op in seen else unit.first:
                     self._add(op)
-                first.discard(step.op)
+                seen.add(step.op)
         self.outputs = [self._get(tensor) for tensor in traced.outputs]
         self._free()
 
@@ -51,7 +51,7 @@ class EagerProgram:
         for slot, constant in self.constants:
             slots[slot] = constant
         for instruction in self.instructions:
-            inputs = [[slots[i] for i in s] if isinstance(s, list) else slots[s] for s in instruction.inputs]
+            inputs = [slots[slot] for slot in instruction.inputs]
             results = run_op(instruction.kind, inputs, instruction.attributes, len(instruction.outputs))
             del inputs
             for slot, result in zip(instruction.outputs, results if isinstance(results, list) else [], strict=False):
@@ -82,7 +82,7 @@ class EagerProgram:
             value = tf.constant(tf.make_ndarray(op.get_attr("value")), dtype=op.outputs[0].dtype)
             self.constants.append((self._new(op.outputs[0]), value))
             return
-        inputs = arguments(op, [self._get(tensor) for tensor in op.inputs])
+        inputs = [self._get(tensor) for tensor in op.inputs]
         if op.type in ALIASES:
             for number, output in enumerate(op.outputs):
                 self._views.setdefault(op.inputs[number].name, []).append(output.name)
@@ -105,9 +105,8 @@ class EagerProgram:
         """Every slot is cleared after its last use."""
         last: dict[int, int] = {}
         for number, instruction in enumerate(self.instructions):
-            for entry in (*instruction.inputs, instruction.outputs):
-                for slot in entry if isinstance(entry, list) else [entry]:
-                    last[slot] = number
+            for slot in (*instruction.inputs, *instruction.outputs):
+                last[slot] = number
         kept = {*self.outputs, *(slot for slot, _ in self.constants)}
         for slot, number in last.items():
             if slot not in kept:

@@ -37,11 +37,9 @@ def emit(captured: Captured, steps: Sequence[Step], arguments: Sequence[tf.Tenso
     for step in steps:
         if isinstance(step, Compute):
             unit = captured.units[step.op]
-            for op in unit.reads if step.op not in seen else ():
+            for op in unit.ops if step.op in seen else unit.first:
                 emitter.run(op)
             seen.add(step.op)
-            for op in unit.ops:
-                emitter.run(op)
     return [emitter.get(tensor) for tensor in captured.traced.outputs]
 
 

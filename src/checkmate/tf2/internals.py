@@ -44,7 +44,7 @@ def is_stateful(op: tf.Operation) -> bool:
 
 
 def run_op(kind: str, inputs: Sequence[Any], attributes: Sequence[Any], outputs: int) -> list[tf.Tensor]:
-    """Run one op eagerly. `inputs` has one entry per argument (a list where it takes several); see `eager_attributes`."""
+    """Run one op eagerly. Inputs are flat, as in the graph; for the attributes see `eager_attributes`."""
     return eager_execute.quick_execute(kind, outputs, list(inputs), tuple(attributes), eager_context.context())
 
 
@@ -54,24 +54,6 @@ def eager_attributes(op: tf.Operation) -> list[Any]:
     for attribute in op.op_def.attr:
         flat += [attribute.name, _plain(op.node_def.attr[attribute.name])]
     return flat
-
-
-def arguments(op: tf.Operation, values: Sequence[Any]) -> list[Any]:
-    """Inputs in the graph are flat; here those of one variadic argument become one list."""
-    grouped: list[Any] = []
-    position = 0
-    for argument in op.op_def.input_arg:
-        if argument.number_attr or argument.type_list_attr:
-            if argument.number_attr:
-                count = op.get_attr(argument.number_attr)
-            else:
-                count = len(op.get_attr(argument.type_list_attr))
-            grouped.append(list(values[position : position + count]))
-            position += count
-        else:
-            grouped.append(values[position])
-            position += 1
-    return grouped
 
 
 def _plain(attribute: Any) -> Any:

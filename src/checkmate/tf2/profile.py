@@ -21,7 +21,7 @@ import tensorflow as tf
 from ..costs import CostCache, Rates, roofline_seconds
 from .capture import OpCost
 from .flops import flops, moved_bytes
-from .internals import arguments, eager_attributes, is_stateful, run_op
+from .internals import eager_attributes, is_stateful, run_op
 from .kinds import SMALL, is_opaque, tensor_bytes
 from .measure import default_device, measure
 
@@ -134,10 +134,10 @@ def _measured(op: tf.Operation) -> OpCost | None:
             return None
         constant = _constant(tensor)
         made.append(tf.constant(constant, tensor.dtype) if constant is not None else _made_up(tensor))
-    grouped, attributes = arguments(op, made), eager_attributes(op)
+    attributes = eager_attributes(op)
 
     def run() -> list[tf.Tensor]:
-        return run_op(op.type, grouped, attributes, len(op.outputs))
+        return run_op(op.type, made, attributes, len(op.outputs))
 
     try:
         run()  # first runs choose kernels and allocate

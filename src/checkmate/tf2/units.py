@@ -1,7 +1,7 @@
 """Ops of a trace -> units of planning: what is computed, and computed again, together.
 
 A unit is one op that takes memory, with the elementwise ops that write into its result in place; or a run of small ops.
-Constants, aliases and reads of variables belong to no unit: they take no memory and are emitted where they are needed.
+Constants and aliases belong to no unit: they take no memory and are emitted where they are needed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import tensorflow as tf
 
@@ -21,13 +22,17 @@ class Unit:
     """Ops that are emitted together.
 
     Attributes:
-        ops: in order. reads: `ReadVariableOp`s that stood before them; they are emitted once, with the first run.
+        first: in order, with the reads of variables where they stood: these must not move past a change of the variable.
         recomputable: it may run again.
     """
 
-    ops: list[tf.Operation]
-    reads: list[tf.Operation]
+    first: list[tf.Operation]
     recomputable: bool
+
+    @cached_property
+    def ops(self) -> list[tf.Operation]:
+        """Without the reads: what another run repeats."""
+        return [op for op in self.first if op.type != "ReadVariableOp"]
 
     @property
     def name(self) -> str:
@@ -52,20 +57,19 @@ def make_units(traced: Traced) -> list[Unit]:
             continue
         if len(block) > 1 or is_big(op):
             recomputable = any(map(is_recomputable, block)) and all(is_recomputable(o) or o.type == "BiasAddGrad" for o in block)
-            units.append(Unit(block, reads, recomputable))
+            units.append(Unit([*reads, *block], recomputable))
             open_run = None
         else:
             big = {r.name for r in map(root, op.inputs) if not is_fixed(r) and is_big(r.op)}
             if open_run is None or not (big <= open_run or not open_run):
-                units.append(Unit([op], reads, False))
+                units.append(Unit([*reads, op], False))
                 open_run = big
             else:
-                units[-1].ops.append(op)
-                units[-1].reads += reads
+                units[-1].first += [*reads, op]
                 open_run |= big
         reads = []
     if reads and units:  # nothing follows them: only an output can need them
-        units[-1].reads += reads
+        units[-1].first += reads
     return units
 
 
