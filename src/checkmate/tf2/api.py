@@ -90,9 +90,7 @@ def compile(
     return TrainIteration(model, optimizer, step, inputs, labels)
 
 
-def capture(
-    model: Any, loss: Any, input_spec: Any, label_spec: Any, optimizer: Any = None, cost_model: str = "profile"
-) -> Graph:
+def capture(model: Any, loss: Any, input_spec: Any, label_spec: Any, optimizer: Any = None, cost_model: str = "profile") -> Graph:
     """The graph of one training step, for planning without training. Nothing is trained.
 
     Args:

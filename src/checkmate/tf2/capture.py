@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from ..graph import Graph, Op, Value
 from .kinds import IN_PLACE, tensor_bytes
+from .order import is_gradient
 from .trace import Traced, is_fixed, root
-from .units import Unit, make_units
+from .units import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +24,11 @@ class OpCost:
 
 @dataclass(eq=False)
 class Captured:
-    """A step, ready for planning: op i of `graph` is `units[i]`."""
+    """A step, ready for planning: op i of `graph` is `units[i]`; costs are by the name of the op."""
 
     traced: Traced
     units: list[Unit]
+    costs: Mapping[str, OpCost]
     graph: Graph
 
 
@@ -35,7 +37,7 @@ def planned_ops(units: Sequence[Unit]) -> list[tf.Operation]:
     return [op for unit in units for op in unit.ops]
 
 
-def capture_units(traced: Traced, units: list[Unit], costs: Mapping[str, OpCost], name: str) -> Captured:
+def capture(traced: Traced, units: list[Unit], costs: Mapping[str, OpCost], name: str) -> Captured:
     """Build the graph.
 
     Args:
@@ -65,7 +67,7 @@ def capture_units(traced: Traced, units: list[Unit], costs: Mapping[str, OpCost]
                     ids[tensor.name] = len(values)
                     outputs.append(len(values))
                     values.append(Value(tensor.name, tensor_bytes(tensor), tensor.name in kept))
-        if any("gradient_tape" in op.name for op in unit.ops):
+        if any(map(is_gradient, unit.ops)):
             phase = "backward"
         ops.append(
             Op(
@@ -78,12 +80,7 @@ def capture_units(traced: Traced, units: list[Unit], costs: Mapping[str, OpCost]
                 phase,
             )
         )
-    return Captured(traced, units, Graph(ops, values, traced.fixed_bytes, name))
-
-
-def capture(traced: Traced, costs: Mapping[str, OpCost], name: str = "step") -> Captured:
-    """`capture_units` of `make_units`."""
-    return capture_units(traced, make_units(traced), costs, name)
+    return Captured(traced, units, costs, Graph(ops, values, traced.fixed_bytes, name))
 
 
 def _workspace(unit: Unit, costs: Mapping[str, OpCost], outside_readers: set[str]) -> int:
@@ -95,7 +92,9 @@ def _workspace(unit: Unit, costs: Mapping[str, OpCost], outside_readers: set[str
     made: dict[str, int] = {}
     left = live = peak = 0
     for number, op in enumerate(unit.ops):
-        dying = {r.name for r in map(root, op.inputs) if r.name in made and last[r.name] == number and r.name not in outside_readers}
+        dying = {
+            r.name for r in map(root, op.inputs) if r.name in made and last[r.name] == number and r.name not in outside_readers
+        }
         own = sum(tensor_bytes(t) for t in op.outputs)
         if op.type in IN_PLACE:
             # It writes over an input of its size that nothing reads afterwards.

@@ -54,9 +54,9 @@ class EagerProgram:
             inputs = [slots[slot] for slot in instruction.inputs]
             results = run_op(instruction.kind, inputs, instruction.attributes, len(instruction.outputs))
             del inputs
-            for slot, result in zip(instruction.outputs, results if isinstance(results, list) else [], strict=False):
-                slots[slot] = result
-            results = result = None
+            for number, slot in enumerate(instruction.outputs):
+                slots[slot] = results[number]
+            del results
             for slot in instruction.dead:
                 slots[slot] = None
         return [slots[slot] for slot in self.outputs]

@@ -28,7 +28,23 @@ CALLS = frozenset(
 #: Elementwise kernels that write into an input which nothing else will read.
 IN_PLACE = frozenset(
     {
-        *("Abs", "Add", "AddN", "AddV2", "BiasAdd", "Ceil", "Cos", "Div", "Elu", "EluGrad", "Erf", "Erfc", "Exp", "Expm1", "Floor"),
+        *(
+            "Abs",
+            "Add",
+            "AddN",
+            "AddV2",
+            "BiasAdd",
+            "Ceil",
+            "Cos",
+            "Div",
+            "Elu",
+            "EluGrad",
+            "Erf",
+            "Erfc",
+            "Exp",
+            "Expm1",
+            "Floor",
+        ),
         *("LeakyRelu", "LeakyReluGrad", "Log", "Log1p", "LogSoftmax", "Maximum", "Minimum", "Mul", "Neg", "Pow", "RealDiv"),
         *("Reciprocal", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Rsqrt", "RsqrtGrad", "Selu", "SeluGrad", "Sigmoid"),
         *("SigmoidGrad", "Sign", "Sin", "Softmax", "Softplus", "Sqrt", "SqrtGrad", "Square", "SquaredDifference", "Sub", "Tanh"),

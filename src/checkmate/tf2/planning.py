@@ -9,7 +9,9 @@ from ..graph import Graph
 from ..schedule import Schedule
 from ..solvers import solve
 from ..units import format_bytes
+from .capture import Captured
 from .options import Options
+from .replay import replay_peak
 
 
 @dataclass(eq=False)
@@ -18,6 +20,7 @@ class Plan:
 
     Attributes:
         graph: the step. schedule: how it runs.
+        predicted_peak: bytes that the step takes at its peak, what is reserved included; at most `schedule.peak + reserved`.
         budget: bytes, everything included.
         reserved: bytes outside the step. margin: bytes left free because an earlier plan took that much more than
             predicted.
@@ -28,6 +31,7 @@ class Plan:
 
     graph: Graph
     schedule: Schedule
+    predicted_peak: int
     budget: int
     reserved: int
     margin: int = 0
@@ -35,14 +39,9 @@ class Plan:
     measured_peak: int | None = None
     executions: int = 0
 
-    @property
-    def predicted_peak(self) -> int:
-        """Peak of live bytes that the plan promises, what is reserved included."""
-        return self.schedule.peak + self.reserved
 
-
-def make_plan(graph: Graph, options: Options, *, margin: int = 0) -> Plan:
-    """Schedule a graph under the budget.
+def make_plan(captured: Captured, options: Options, *, margin: int = 0) -> Plan:
+    """Schedule a step under the budget.
 
     Args:
         margin: bytes to leave free.
@@ -50,6 +49,7 @@ def make_plan(graph: Graph, options: Options, *, margin: int = 0) -> Plan:
     Raises:
         InfeasibleBudget: its numbers count everything, as the user's budget does.
     """
+    graph = captured.graph
     reserved = options.reserved_bytes()
     budget = options.budget_bytes(graph.no_recompute_peak + reserved)
     taken = reserved + margin
@@ -73,4 +73,4 @@ def make_plan(graph: Graph, options: Options, *, margin: int = 0) -> Plan:
             f"for at least {format_bytes(found)} ({found} bytes)"
         )
         raise InfeasibleBudget(budget, proven, found, message) from None
-    return Plan(graph, schedule, budget, reserved, margin)
+    return Plan(graph, schedule, replay_peak(captured, schedule.steps) + reserved, budget, reserved, margin)

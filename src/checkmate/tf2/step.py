@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ..errors import BudgetWarning, CheckmateError
 from ..units import format_bytes
-from .capture import Captured, capture_units, planned_ops
+from .capture import Captured, capture, planned_ops
 from .execute import Executor
 from .measure import measure
 from .options import Options
@@ -31,7 +31,7 @@ def capture_step(function: Callable[..., Any], specs: Sequence[Any], cost_model:
     """
     traced = trace(function, specs)
     units = make_units(traced)
-    return capture_units(traced, units, _profile(planned_ops(units), cost_model), name)
+    return capture(traced, units, _profile(planned_ops(units), cost_model), name)
 
 
 class PlannedStep:
@@ -91,7 +91,7 @@ class _Shaped:
         self.owner = owner
         self.captured = capture_step(owner.function, specs, owner.options.cost_model, owner.name)
         self.margin = margin
-        self.plan = make_plan(self.captured.graph, owner.options, margin=margin)
+        self.plan = make_plan(self.captured, owner.options, margin=margin)
         self.executor = Executor(self.captured, self.plan)
         self.stale = False
 
@@ -100,7 +100,7 @@ class _Shaped:
             return self.captured.traced.pack(self.executor.inline(flat))
         if self.stale:
             executed = self.plan.executions
-            self.plan = make_plan(self.captured.graph, self.owner.options, margin=self.margin)
+            self.plan = make_plan(self.captured, self.owner.options, margin=self.margin)
             self.plan.executions = executed
             self.executor = Executor(self.captured, self.plan)
             self.stale = False
@@ -122,7 +122,8 @@ class _Shaped:
         plan.measured_peak = peak
         if peak <= plan.budget:
             return
-        self.margin = max(self.margin, peak - plan.predicted_peak)
+        # Each further failure asks for twice the room, so that few steps pass the budget.
+        self.margin = max(2 * self.margin, peak - plan.predicted_peak + plan.budget // 200)
         self.stale = True
         warnings.warn(
             f"the first step peaked at {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} "

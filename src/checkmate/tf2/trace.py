@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from .internals import is_stateful, variable_bytes
 from .kinds import ALIASES, SMALL, is_shape, tensor_bytes
+from .order import in_creation_order, with_early_updates
 
 #: Producers of what is there during the whole step: inputs, constants, variables.
 _FIXED = frozenset({"Placeholder", "Const", "ReadVariableOp", "VarHandleOp", "PlaceholderWithDefault"})
@@ -71,8 +72,8 @@ def trace(function: Callable[..., Any], specs: Sequence[Any]) -> Traced:
     ops = concrete.graph.get_operations()
     wanted = [t.op for t in concrete.outputs] + [op for op in ops if is_stateful(op) and op.type not in _FIXED]
     needed = _reachable(wanted)
-    order = [op for op in _sorted(ops) if op.name in needed and op.type != "Placeholder"]
-    return Traced(concrete, order, len(concrete.inputs) - len(concrete.captured_inputs))
+    order = [op for op in in_creation_order(ops) if op.name in needed and op.type != "Placeholder"]
+    return Traced(concrete, with_early_updates(order), len(concrete.inputs) - len(concrete.captured_inputs))
 
 
 def root(tensor: tf.Tensor) -> tf.Tensor:
@@ -107,21 +108,3 @@ def _reachable(ops: Iterable[tf.Operation]) -> set[str]:
             stack += [tensor.op for tensor in op.inputs]
             stack += op.control_inputs
     return seen
-
-
-def _sorted(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
-    """In the order of creation wherever that is topological (it is not where gradients change a loop made earlier)."""
-    order: list[tf.Operation] = []
-    entered: set[str] = set()
-    for first in ops:
-        stack = [(first, False)]
-        while stack:
-            op, done = stack.pop()
-            if done:
-                order.append(op)
-            elif op.name not in entered:
-                entered.add(op.name)
-                stack.append((op, True))
-                stack += [(before, False) for before in reversed(op.control_inputs)]
-                stack += [(tensor.op, False) for tensor in reversed(op.inputs)]
-    return order

@@ -1,0 +1,77 @@
+"""The order in which the ops of a step run first: as they were made, but every variable is updated as early as it can be.
+
+Keras updates all variables when all gradients are there. One by one, as soon as its own gradient is known, frees that
+gradient at once; numbers do not change, because a tensor read from a variable keeps its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from .internals import is_stateful
+
+_GRADIENT = "gradient_tape"  # in the names of the ops of a backward pass
+
+
+def is_gradient(op: tf.Operation) -> bool:
+    """The op belongs to a backward pass."""
+    return _GRADIENT in op.name
+
+
+def in_creation_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """In the order of creation wherever that is topological (it is not where gradients change a loop made earlier)."""
+    order: list[tf.Operation] = []
+    entered: set[str] = set()
+    for first in ops:
+        stack = [(first, False)]
+        while stack:
+            op, done = stack.pop()
+            if done:
+                order.append(op)
+            elif op.name not in entered:
+                entered.add(op.name)
+                stack.append((op, True))
+                stack += [(before, False) for before in reversed(op.control_inputs)]
+                stack += [(tensor.op, False) for tensor in reversed(op.inputs)]
+    return order
+
+
+def with_early_updates(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """Move what changes variables after the backward pass to right behind the last op it needs.
+
+    Args:
+        ops: in a topological order.
+    """
+    begin = max((number for number, op in enumerate(ops) if is_gradient(op)), default=len(ops)) + 1
+    head, tail = ops[:begin], ops[begin:]
+    known = {op.name: number for number, op in enumerate(head)}
+    before: dict[str, list[tf.Operation]] = {op.name: [t.op for t in op.inputs] + list(op.control_inputs) for op in tail}
+    ready: dict[str, int] = {}  # position in the head of the last op that it needs
+    for op in tail:
+        ready[op.name] = max((ready.get(b.name, known.get(b.name, 0)) for b in before[op.name]), default=0)
+    place = {op.name: number for number, op in enumerate(tail)}
+    following: dict[int, list[tf.Operation]] = {}
+    placed: set[str] = set()
+    changes = [op for op in tail if is_stateful(op) and op.type != "ReadVariableOp"]
+    for change in sorted(changes, key=lambda op: (ready[op.name], place[op.name])):
+        needed = _not_placed(change, before, placed)
+        following.setdefault(ready[change.name], []).extend(sorted(needed, key=lambda op: place[op.name]))
+    order: list[tf.Operation] = []
+    for number, op in enumerate(head):
+        order += [op, *following.get(number, ())]
+    return order + [op for op in tail if op.name not in placed]
+
+
+def _not_placed(op: tf.Operation, before: dict[str, list[tf.Operation]], placed: set[str]) -> list[tf.Operation]:
+    """The op and what it needs, as far as it has no place yet; they have one afterwards."""
+    found: list[tf.Operation] = []
+    stack = [op]
+    while stack:
+        one = stack.pop()
+        if one.name in before and one.name not in placed:
+            placed.add(one.name)
+            found.append(one)
+            stack += before[one.name]
+    return found
