@@ -22,6 +22,15 @@ assert accuracy > 0.9, accuracy
 assert losses_plain == losses_planned
 assert "ask for at least" in message
 """,
+    "quickstart_tensorflow": """
+assert plain.peak > 2 * (40 << 20), plain.peak
+assert plan.measured_peak <= 40 << 20, plan.measured_peak
+assert all(one.measured_peak <= 40 << 20 for one in checkmate.tf2.plans(model))
+assert accuracy > 0.9, accuracy
+assert losses_plain == losses[:3]
+assert history["accuracy"][0] > 0.4, history
+assert "ask for at least" in message
+""",
 }
 
 

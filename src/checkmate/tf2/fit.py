@@ -90,17 +90,23 @@ class _Trainer:
 
     def __call__(self, iterator: Any) -> Any:
         logs = None
+        specs = tf.nest.flatten(getattr(iterator, "element_spec", ()))
+        varying = any(getattr(spec, "shape", None) is not None and not spec.shape.is_fully_defined() for spec in specs)
         for batch in _batches(iterator, int(self._model.steps_per_execution or 1)):
-            logs = self._train(batch)
+            logs = self._train(batch, varying)
         if logs is None:
             raise StopIteration
         return logs
 
-    def _train(self, batch: Any) -> Any:
-        """One step: `model.train_step(batch)` under the plan for this kind of batch."""
+    def _train(self, batch: Any, varying: bool) -> Any:
+        """One step: `model.train_step(batch)` under the plan for this kind of batch.
+
+        Args:
+            varying: plain Keras would not know the size of the batch when it traces the step.
+        """
         leaves = [None if isinstance(x, tf.experimental.Optional) else x for x in tf.nest.flatten(batch)]
         present = [x is not None for x in leaves]
-        key = str(tf.nest.map_structure(type, tf.nest.pack_sequence_as(batch, present))) + str(present)
+        key = str(tf.nest.map_structure(type, tf.nest.pack_sequence_as(batch, present))) + str((present, varying))
         if key not in self._steps:
             model = self._model
 
@@ -109,7 +115,7 @@ class _Trainer:
                 return model.train_step(tf.nest.pack_sequence_as(batch, [next(given) if there else None for there in present]))
 
             _build_optimizer(model)
-            self._steps[key] = PlannedStep(step, self._options, str(model.name))
+            self._steps[key] = PlannedStep(step, self._options, str(model.name), varying_batch=varying)
         planned = self._steps[key]
         logs = planned(*(_dense(x) for x in leaves if x is not None))
         if self._options.budget != planned.plans[0].budget:
