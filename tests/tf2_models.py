@@ -24,11 +24,16 @@ class Case:
     loss: Any
     x: Any
     y: Any
+    policy: str = "float32"
 
     def make(self) -> Any:
         keras.utils.clear_session()  # layer names, and with them the names of ops, start from 1 again
         keras.utils.set_random_seed(7)
-        return self.build()
+        keras.mixed_precision.set_global_policy(self.policy)
+        try:
+            return self.build()
+        finally:
+            keras.mixed_precision.set_global_policy("float32")
 
 
 def _numbers(*shape: int) -> Any:

@@ -12,7 +12,7 @@ from ..schedule import Compute, Step
 from .capture import Captured
 from .internals import eager_attributes, run_op
 from .kinds import ALIASES, is_shape
-from .trace import shape_constant
+from .trace import shape_value
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class EagerProgram:
 
     def _add(self, op: tf.Operation) -> None:
         if is_shape(op):
-            self.constants += [(self._new(tensor), shape_constant(tensor)) for tensor in op.outputs]
+            self.constants += [(self._new(tensor), tf.constant(shape_value(tensor))) for tensor in op.outputs]
             return
         if op.type == "Const":
             value = tf.constant(tf.make_ndarray(op.get_attr("value")), dtype=op.outputs[0].dtype)

@@ -16,23 +16,29 @@ import tensorflow as tf
 from ..schedule import Compute, Step
 from .capture import Captured
 from .internals import add_control_edge, copy_functions, copy_op, is_stateful
-from .kinds import ALIASES, is_big, is_shape
-from .trace import is_fixed, root, shape_constant
+from .kinds import ALIASES, is_big, is_handle, is_shape, tensor_bytes
+from .trace import is_fixed, root, shape_value
 
 MODES = ("sparse", "full")
 
+#: Stateful for TensorFlow, but they only read variables.
+_READERS = frozenset({"ResourceGather", "ResourceGatherNd"})
 
-def emit(captured: Captured, steps: Sequence[Step], arguments: Sequence[tf.Tensor], mode: str = "sparse") -> list[tf.Tensor]:
+
+def emit(
+    captured: Captured, steps: Sequence[Step], arguments: Sequence[tf.Tensor], mode: str = "sparse", dry: bool = False
+) -> list[tf.Tensor]:
     """Emit the schedule into the current graph.
 
     Args:
         arguments: the step's, flat. mode: one of `MODES`.
+        dry: leave out what changes variables; see `can_run_dry`.
 
     Returns:
         The step's outputs, flat.
     """
     copy_functions(captured.traced.function.graph)
-    emitter = _Emitter(captured, arguments, mode)
+    emitter = _Emitter(captured, arguments, mode, dry)
     seen: set[int] = set()
     for step in steps:
         if isinstance(step, Compute):
@@ -40,14 +46,24 @@ def emit(captured: Captured, steps: Sequence[Step], arguments: Sequence[tf.Tenso
             for op in unit.ops if step.op in seen else unit.first:
                 emitter.run(op)
             seen.add(step.op)
-    return [emitter.get(tensor) for tensor in captured.traced.outputs]
+    outputs = [emitter.get(tensor) for tensor in captured.traced.outputs]
+    if not dry:
+        return outputs
+    return [*outputs, *emitter.left_out]
+
+
+def can_run_dry(captured: Captured) -> bool:
+    """The step changes nothing but variables, by ops that nothing else reads: it can be tried out without them."""
+    return all(not op.outputs or op.type in _READERS for unit in captured.units for op in unit.ops if is_stateful(op))
 
 
 class _Emitter:
-    def __init__(self, captured: Captured, arguments: Sequence[tf.Tensor], mode: str):
+    def __init__(self, captured: Captured, arguments: Sequence[tf.Tensor], mode: str, dry: bool):
         traced = captured.traced
         self.mode = mode
         self.varying_batch = traced.varying_batch
+        self.dry = dry
+        self.left_out: list[tf.Tensor] = []
         self.tensors: dict[str, tf.Tensor] = {
             inner.name: outer for inner, outer in zip(traced.inputs, [*arguments, *traced.captured], strict=True)
         }
@@ -87,7 +103,10 @@ class _Emitter:
             before += self._ordered_before(op)
         for tensor in op.inputs:
             self.get(tensor)
-        self._copy(op, before)
+        if self.dry and is_stateful(op) and not op.outputs:
+            self.latest[op.name] = self._leave_out(op, before)
+        else:
+            self._copy(op, before)
         new = self.latest[op.name]
         if chained:
             if self.mode == "full" and self.previous is not None:
@@ -100,7 +119,7 @@ class _Emitter:
     def _copy(self, op: tf.Operation, before: list[tf.Operation]) -> None:
         if is_shape(op):
             for tensor in op.outputs:
-                self.tensors[tensor.name] = shape_constant(tensor)
+                self.tensors[tensor.name] = tf.constant(shape_value(tensor))
             return
         number = self.copies[op.name]
         self.copies[op.name] += 1
@@ -117,6 +136,15 @@ class _Emitter:
             for view in self.views.get(old.name, ()):
                 self.tensors.pop(view, None)
         self.latest[op.name] = new
+
+    def _leave_out(self, op: tf.Operation, before: list[tf.Operation]) -> tf.Operation:
+        """Something without effect in place of an op: it reads one number of each input, so that these are computed."""
+        with tf.control_dependencies(before):
+            for tensor in op.inputs:
+                if not is_handle(tensor) and tensor_bytes(tensor):
+                    number = tf.raw_ops.Slice(input=tf.reshape(self.tensors[tensor.name], [-1]), begin=[0], size=[1])
+                    self.left_out.append(number)
+            return self.left_out[-1].op if self.left_out else tf.no_op()
 
     def _ordered_before(self, op: tf.Operation) -> list[tf.Operation]:
         """Copies of the ops that `op` was made to wait for."""

@@ -12,8 +12,9 @@ import tensorflow as tf
 from ..errors import BudgetWarning
 from .capture import Captured
 from .eager import EagerProgram
-from .emit import emit
+from .emit import can_run_dry, emit
 from .internals import without_graph_rewriting
+from .measure import measure
 from .planning import Plan
 
 #: In the order in which they are tried.
@@ -43,36 +44,67 @@ class Executor:
         if self._function is None:
             self._function = EagerProgram(self.captured, self.plan.schedule.steps) if self.mode == "eager" else self._graph()
 
+    def rehearse(self) -> int | None:
+        """Bytes that the schedule adds at its peak, found by a run on zeros that changes nothing; None if that cannot be done.
+
+        A way of running that TensorFlow refuses is given up for the next.
+        """
+        if not can_run_dry(self.captured):
+            return None
+        traced = self.captured.traced
+        zeros = [tf.zeros(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
+        while self.mode != "eager":
+            function = self._graph(dry=True)
+            try:
+                with measure() as seen:
+                    self._call(function, zeros)
+            except (tf.errors.InvalidArgumentError, tf.errors.InternalError) as error:
+                if not _is_cycle(error):
+                    return None  # it does not run on zeros
+                self._give_up()
+            else:
+                return seen.added
+        return None
+
     def run(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """One step. A way of running that TensorFlow refuses is given up for the next before anything has run."""
         while True:
             self.prepare()
             try:
-                with without_graph_rewriting() if self.mode == "full" else nullcontext():
-                    results = list(self._function(*flat))
+                results = self._call(self._function, flat)
             except (tf.errors.InvalidArgumentError, tf.errors.InternalError) as error:
-                if self.plan.mode is not None or self.mode == "eager" or "cycle" not in str(error).lower():
+                if self.plan.mode is not None or self.mode == "eager" or not _is_cycle(error):
                     raise
-                self._mode, self._function = self._mode + 1, None
-                if self.mode == "eager":
-                    warnings.warn(
-                        "TensorFlow cannot run this schedule as one graph: it runs op by op, which is slower",
-                        BudgetWarning,
-                        stacklevel=5,
-                    )
+                self._give_up()
                 continue
             self.plan.mode = self.mode
             return results
+
+    def _call(self, function: Any, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        with without_graph_rewriting() if self.mode == "full" else nullcontext():
+            return list(function(*flat))
+
+    def _give_up(self) -> None:
+        self._mode, self._function = self._mode + 1, None
+        if self.mode == "eager":
+            warnings.warn(
+                "TensorFlow cannot run this schedule as one graph: it runs op by op, which is slower", BudgetWarning, stacklevel=6
+            )
 
     def inline(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Emit the step into the graph that is being built."""
         return emit(self.captured, self.plan.schedule.steps, flat)
 
-    def _graph(self) -> Any:
+    def _graph(self, dry: bool = False) -> Any:
         traced = self.captured.traced
         specs = [tf.TensorSpec(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
 
         def step(*arguments: tf.Tensor) -> list[tf.Tensor]:
-            return emit(self.captured, self.plan.schedule.steps, arguments, self.mode)
+            return emit(self.captured, self.plan.schedule.steps, arguments, self.mode, dry)
 
         return tf.function(step, autograph=False).get_concrete_function(*specs)
+
+
+def _is_cycle(error: tf.errors.OpError) -> bool:
+    """Graph rewriting closed a cycle with the control edges; TensorFlow says so before it runs anything."""
+    return "cycle" in str(error).lower()

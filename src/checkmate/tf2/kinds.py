@@ -53,6 +53,11 @@ IN_PLACE = frozenset(
 )
 
 
+def is_handle(tensor: tf.Tensor) -> bool:
+    """It points at a variable or a list instead of holding numbers."""
+    return tensor.dtype in (tf.resource, tf.variant)
+
+
 def tensor_bytes(tensor: tf.Tensor) -> int:
     """Bytes of a tensor; 0 for handles and where the size is not known before the step runs."""
     if tensor.dtype in (tf.resource, tf.variant, tf.string) or not tensor.shape.is_fully_defined():
@@ -77,7 +82,7 @@ def is_big(op: tf.Operation) -> bool:
 
 def is_opaque(op: tf.Operation) -> bool:
     """Control flow and calls, and whatever passes handles around: runs once."""
-    return op.type in CALLS or any(t.dtype in (tf.resource, tf.variant) for t in (*op.inputs, *op.outputs))
+    return op.type in CALLS or any(is_handle(t) for t in (*op.inputs, *op.outputs))
 
 
 def is_recomputable(op: tf.Operation) -> bool:

@@ -20,7 +20,8 @@ class Plan:
 
     Attributes:
         graph: the step. schedule: how it runs.
-        predicted_peak: bytes that the step takes at its peak, what is reserved included; at most `schedule.peak + reserved`.
+        modelled_peak: bytes that the step takes at its peak by the model of its ops, what is reserved included.
+        rehearsed_peak: the same, measured when the plan was tried out without changing anything; None if that cannot be done.
         budget: bytes, everything included.
         reserved: bytes outside the step. margin: bytes left free because an earlier plan took that much more than
             predicted.
@@ -31,13 +32,19 @@ class Plan:
 
     graph: Graph
     schedule: Schedule
-    predicted_peak: int
+    modelled_peak: int
     budget: int
     reserved: int
     margin: int = 0
     mode: str | None = None
     measured_peak: int | None = None
     executions: int = 0
+    rehearsed_peak: int | None = None
+
+    @property
+    def predicted_peak(self) -> int:
+        """Peak of live bytes that the plan promises: as rehearsed, or else as modelled."""
+        return self.modelled_peak if self.rehearsed_peak is None else self.rehearsed_peak
 
 
 def make_plan(captured: Captured, options: Options, *, margin: int = 0) -> Plan:

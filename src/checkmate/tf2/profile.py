@@ -22,8 +22,9 @@ from ..costs import CostCache, Rates, roofline_seconds
 from .capture import OpCost
 from .flops import flops, moved_bytes
 from .internals import eager_attributes, is_stateful, run_op
-from .kinds import SMALL, is_opaque, tensor_bytes
+from .kinds import SMALL, is_opaque, is_shape, tensor_bytes
 from .measure import default_device, measure
+from .trace import shape_value
 
 COST_MODELS = ("profile", "flops")
 
@@ -123,6 +124,8 @@ def _constant(tensor: tf.Tensor) -> Any:
     """The value of a small tensor (a shape, an axis) that is known before the step runs; None otherwise."""
     if tensor.dtype.is_floating or tensor.dtype in (tf.resource, tf.variant) or tensor_bytes(tensor) > 1024:
         return None
+    if is_shape(tensor.op):
+        return shape_value(tensor)
     return tf.get_static_value(tensor)
 
 

@@ -71,6 +71,8 @@ class PlannedStep:
         leaves = tf.nest.flatten(specs)
         key = (str(tf.nest.map_structure(lambda _: 0, specs)), *((tuple(spec.shape), spec.dtype) for spec in leaves))
         if key not in self._steps:
+            if not tf.executing_eagerly():
+                raise CheckmateError("a plan cannot be made inside a tf.function: call prepare with these shapes before")
             margin = max((step.margin for step in self._steps.values()), default=0)
             self._steps[key] = _Shaped(self, specs, margin)
         return self._steps[key]
@@ -94,19 +96,31 @@ class _Shaped:
         self.captured = capture_step(owner.function, specs, owner.options.cost_model, owner.name)
         self.captured.traced.varying_batch = owner.varying_batch
         self.margin = margin
-        self.plan = make_plan(self.captured, owner.options, margin=margin)
-        self.executor = Executor(self.captured, self.plan)
-        self.stale = False
+        self.warned = False
+        self._plan()
+
+    def _plan(self) -> None:
+        """Make a plan and try it out, until one keeps to the budget."""
+        self.stale = True
+        while self.stale:
+            self.stale = False
+            self.plan = make_plan(self.captured, self.owner.options, margin=self.margin)
+            self.executor = Executor(self.captured, self.plan)
+            added = self.executor.rehearse()
+            if added is not None:
+                self.plan.rehearsed_peak = self._total(added)
+                self._check(self.plan.rehearsed_peak, "a rehearsal of the step peaked", "it is planned again")
+
+    def _total(self, added: int) -> int:
+        return added + self.captured.traced.fixed_bytes + self.plan.reserved
 
     def run(self, flat: Sequence[tf.Tensor]) -> Any:
         if not tf.executing_eagerly():  # inside somebody's tf.function: the schedule becomes a part of it
             return self.captured.traced.pack(self.executor.inline(flat))
         if self.stale:
-            executed = self.plan.executions
-            self.plan = make_plan(self.captured, self.owner.options, margin=self.margin)
-            self.plan.executions = executed
-            self.executor = Executor(self.captured, self.plan)
-            self.stale = False
+            executions = self.plan.executions
+            self._plan()
+            self.plan.executions = executions
         if self.executor.measured:
             results = self.executor.run(flat)
         else:
@@ -115,23 +129,24 @@ class _Shaped:
                 results = self.executor.run(flat)
             self.executor.measured = True
             if seen.added is not None:
-                self._look_at(seen.added + self.captured.traced.fixed_bytes + self.plan.reserved)
+                self.plan.measured_peak = self._total(seen.added)
+                self._check(self.plan.measured_peak, "the first step peaked", "the next step runs under a new plan")
         self.plan.executions += 1
         return self.captured.traced.pack(results)
 
-    def _look_at(self, peak: int) -> None:
-        """Compare the first step of a plan with what was promised."""
+    def _check(self, peak: int, what: str, then: str) -> None:
+        """Compare what a plan took with what it may take."""
         plan = self.plan
-        plan.measured_peak = peak
         if peak <= plan.budget:
             return
         # Each further failure asks for twice the room, so that few steps pass the budget.
-        self.margin = max(2 * self.margin, peak - plan.predicted_peak + plan.budget // 200)
+        self.margin = max(2 * self.margin, peak - plan.modelled_peak + plan.budget // 200)
         self.stale = True
-        warnings.warn(
-            f"the first step peaked at {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} "
-            f"({plan.budget} bytes; {plan.predicted_peak} were predicted): the next step runs under a new plan with that "
-            "much more room",
-            BudgetWarning,
-            stacklevel=4,
-        )
+        if not self.warned:
+            self.warned = True
+            warnings.warn(
+                f"{what} at {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} ({plan.budget} "
+                f"bytes; {plan.modelled_peak} were predicted): {then} with more room",
+                BudgetWarning,
+                stacklevel=5,
+            )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from .internals import is_stateful, variable_bytes
@@ -90,12 +91,12 @@ def is_fixed(tensor: tf.Tensor) -> bool:
     return tensor.op.type in _FIXED or is_shape(tensor.op)
 
 
-def shape_constant(tensor: tf.Tensor) -> tf.Tensor:
-    """The result of an op on shapes, as a constant."""
+def shape_value(tensor: tf.Tensor) -> Any:
+    """The result of an op on shapes, as an array."""
     op = tensor.op
     shape = op.inputs[tensor.value_index].shape
     number = {"Rank": shape.rank, "Size": shape.num_elements()}.get(op.type)
-    return tf.constant(shape.as_list() if number is None else number, tensor.dtype)
+    return np.array(shape.as_list() if number is None else number, tensor.dtype.as_numpy_dtype)
 
 
 def _reachable(ops: Iterable[tf.Operation]) -> set[str]:

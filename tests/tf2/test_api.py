@@ -1,0 +1,103 @@
+"""What the front end accepts, refuses and says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import checkmate
+import checkmate.tf2
+from tf2_models import CASES
+
+
+def test_reached_from_the_package_and_imported_late() -> None:
+    code = "import checkmate, sys; print('tensorflow' in sys.modules); print(checkmate.tf2.compile.__name__)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "False\ncompile\n"
+
+
+def test_xla_is_refused() -> None:
+    case = CASES["conv"]()
+    with pytest.raises(checkmate.CheckmateError, match="XLA orders the ops by itself"):
+        checkmate.tf2.compile(case.make(), case.loss, case.optimizer(), case.x, case.y, jit_compile=True)
+
+
+def test_mirrored_strategy_is_refused() -> None:
+    code = """
+import tensorflow as tf, keras, checkmate.tf2
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    optimizer = keras.optimizers.SGD(0.1)
+try:
+    checkmate.tf2.compile(model, "mse", optimizer, tf.zeros((2, 4)), tf.zeros((2, 2)))
+except checkmate.CheckmateError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("this model lives under a tf.distribute strategy")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bugdet": 1}, "unknown option 'bugdet'"),
+        ({"budget": "5 parsecs"}, "unknown unit"),
+        ({"cost_model": "guess"}, "unknown cost model 'guess': choose one of profile, flops"),
+        ({"method": "magic"}, "unknown method 'magic'"),
+    ],
+)
+def test_bad_options(options: dict[str, object], message: str) -> None:
+    case = CASES["conv"]()
+    with pytest.raises(checkmate.CheckmateError, match=message):
+        checkmate.tf2.compile(case.make(), case.loss, case.optimizer(), case.x, case.y, **options)  # type: ignore[arg-type]  # bad
+
+
+def test_shapes_must_be_known() -> None:
+    case = CASES["conv"]()
+    spec = tf.TensorSpec((None, 48, 48, 3))
+    with pytest.raises(checkmate.CheckmateError, match="give specs with the batch size filled in"):
+        checkmate.tf2.compile(case.make(), case.loss, case.optimizer(), spec, case.y)
+
+
+def test_a_batch_unlike_the_specs_is_refused() -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    step = checkmate.tf2.compile(model, "mse", keras.optimizers.SGD(0.1), tf.zeros((2, 4)), tf.zeros((2, 2)), budget="1GiB")
+    with pytest.raises(checkmate.CheckmateError, match="does not look like the specs"):
+        step({"x": np.zeros((2, 4))}, np.zeros((2, 2)))
+    prediction, loss = step(np.zeros((2, 4)), np.ones((2, 2)))  # float64 arrays become what the model takes
+    assert prediction.shape == (2, 2)
+    assert loss.shape == ()
+
+
+def test_the_loss_per_sample_is_averaged() -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, kernel_initializer="ones")])
+    x, y = tf.ones((3, 4)), tf.zeros((3, 2))
+    step = checkmate.tf2.compile(model, lambda y, p: tf.reduce_sum(p, axis=1), keras.optimizers.SGD(0.5), x, y, budget="1GiB")
+    _, loss = step(x, y)
+    assert float(loss) == 8.0
+    assert np.allclose(model.get_weights()[0], 0.5)
+
+
+def test_capture_without_an_optimizer_keeps_the_gradients() -> None:
+    case = CASES["conv"]()
+    model = case.make()
+    before = [np.array(w) for w in model.get_weights()]
+    graph = checkmate.tf2.capture(model, case.loss, case.x, case.y, cost_model="flops")
+    kept = sum(value.size for value in graph.values if value.keep)
+    assert kept >= sum(w.nbytes for w in before)
+    assert graph.fixed_memory == sum(w.nbytes for w in before) + case.x.nbytes + case.y.nbytes
+    assert {op.phase for op in graph.ops} == {"forward", "backward"}
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+
+
+def test_nothing_to_train() -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Flatten()])
+    with pytest.raises(checkmate.CheckmateError, match="no trainable variables"):
+        checkmate.tf2.compile(model, "mse", keras.optimizers.SGD(0.1), tf.zeros((2, 4)), tf.zeros((2, 4)))
