@@ -34,7 +34,9 @@ STEPS = 5
 SLACK = 16 << 20
 MEBI = 2**20
 #: What TensorFlow, oneDNN and the C++ library say when the system refuses them memory.
-REFUSED = re.compile(r"OOM when allocating|ResourceExhausted|RESOURCE_EXHAUSTED|out of memory|bad_alloc|MemoryError|could not create a")
+REFUSED = re.compile(
+    r"OOM when allocating|ResourceExhausted|RESOURCE_EXHAUSTED|out of memory|bad_alloc|MemoryError|could not create a"
+)
 
 
 def train(name: str, budget: int | None, limited_to: int | None) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class Comparison:
                 gc.collect()
                 with measure("CPU:0") as seen:
                     way.step(self.x, self.y)
-        except Exception as error:  # whatever a way of training cannot do is a result: it goes into the table
+        except Exception as error:  # noqa: BLE001 - whatever a way of training cannot do is a result: it goes into the table
             way.step, way.error = None, f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
             return way
         if seen.added is None:
@@ -210,7 +210,10 @@ def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
             other = by_title[row["against"]]
             paired = zip(row["seconds"], other["seconds"], strict=False)
             ratios[row["against"]] = statistics.median([a / b for a, b in paired]) if row["seconds"] else None
-    lowest = {name: min(row["peak"] for row in rows if row["peak"] and (row["name"] == "ours") == (name == "ours")) for name in ("ours", "others")}
+    lowest = {
+        name: min(row["peak"] for row in rows if row["peak"] and (row["name"] == "ours") == (name == "ours"))
+        for name in ("ours", "others")
+    }
     kept = all(row["peak"] <= row["budget"] for row in rows if row["name"] == "ours" and row["peak"])
     passed = kept and lowest["ours"] < lowest["others"] and all(r is not None and r <= TOLERANCE for r in ratios.values())
     return {"ours_over_other_seconds": ratios, "lowest_peak": lowest, "budgets_kept": kept, "passed": passed}

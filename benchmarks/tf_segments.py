@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import keras
@@ -71,7 +72,7 @@ class Layered:
     def recomputed(self, cuts: list[int]) -> Callable[[Any], Any]:
         """The model as a function in training mode whose segments, but the last, are under `tf.recompute_grad`."""
         pieces = []
-        for begin, end in zip(cuts, cuts[1:], strict=False):
+        for begin, end in pairwise(cuts):
             inputs = self.crossing[begin]
             outputs = [tensor for tensor in self.crossing[end] if id(tensor) not in {id(x) for x in inputs}]
             piece = keras.Model(inputs, outputs)

@@ -115,7 +115,9 @@ def plans(trained: Any) -> list[Plan]:
     if found is None:
         found = getattr(trained, "plans", None)
     if found is None:
-        raise CheckmateError("this has no plans: pass what checkmate.tf2.compile returned, or a model after checkmate.tf2.prepare")
+        raise CheckmateError(
+            "this has no plans: pass what checkmate.tf2.compile returned, or a model after checkmate.tf2.prepare"
+        )
     return list(found)
 
 
