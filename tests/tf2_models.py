@@ -75,7 +75,7 @@ def unet(width: int = 8, depth: int = 2, side: int = 64) -> Any:
     return keras.Model(inputs, layers.Conv2D(3, 1)(x))
 
 
-def transformer(blocks: int = 3, width: int = 64, length: int = 64, words: int = 500) -> Any:
+def transformer(blocks: int = 2, width: int = 64, length: int = 64, words: int = 500) -> Any:
     """Embedding, attention, GELU, layer norm, dropout."""
     inputs = keras.Input((length,), dtype="int32")
     x = layers.Embedding(words, width)(inputs)

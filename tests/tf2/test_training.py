@@ -82,13 +82,22 @@ def test_other_models_are_identical(name: str) -> None:
 def test_mixed_precision(policy: str) -> None:
     case = CASES["conv"]()
     case.policy = policy
+    case.optimizer = lambda: keras.optimizers.SGD(0.1)
     if policy == "mixed_float16":  # the first steps overflow: they must be skipped, and the scale halved
         case.optimizer = lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**40)
-    expected, losses, _ = train_plain(case)
-    variables, values, plan = train(case, "60%")
-    assert identical(variables, expected)
-    assert values == losses
-    assert plan.schedule.num_recomputations > 0
+    plain, _, _ = train_plain(case)
+    graph = graph_of(case)
+    expected, losses, reference = train(case, "200%")
+    variables, values, plan = train(case, (graph.min_working_set + graph.no_recompute_peak) // 2)
+    assert plan.schedule.num_recomputations > 0 == reference.schedule.num_recomputations
+    if policy == "mixed_float16":
+        assert identical(variables, expected)
+        assert identical(variables, plain)
+        assert values == losses
+        assert any(float(v) == 2.0**35 for v in variables if v.shape == ())
+    else:  # oneDNN rounds to bfloat16 at other places, depending on the ops that it can make one kernel of
+        for others in (plain, expected):
+            assert all(np.allclose(a, b, atol=2e-3) for a, b in zip(variables, others, strict=True))
 
 
 def test_every_way_of_running_gives_the_same() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from ..errors import InfeasibleBudget
+from ..errors import InfeasibleBudget, InvalidSchedule
 from ..graph import Graph
 from ..schedule import Schedule
-from ..solvers import solve
 from ..units import format_bytes
 from .capture import Captured
 from .options import Options
+from .plan_cache import solve_cached
 from .replay import replay_peak
 
 
@@ -47,11 +49,12 @@ class Plan:
         return self.modelled_peak if self.rehearsed_peak is None else self.rehearsed_peak
 
 
-def make_plan(captured: Captured, options: Options, *, margin: int = 0) -> Plan:
+def make_plan(captured: Captured, options: Options, *, margin: int = 0, others: Sequence[Plan] = ()) -> Plan:
     """Schedule a step under the budget.
 
     Args:
         margin: bytes to leave free.
+        others: plans at other shapes. Where the step is the same op by op, a schedule of theirs that fits is taken as it is.
 
     Raises:
         InfeasibleBudget: its numbers count everything, as the user's budget does.
@@ -60,10 +63,11 @@ def make_plan(captured: Captured, options: Options, *, margin: int = 0) -> Plan:
     reserved = options.reserved_bytes()
     budget = options.budget_bytes(graph.no_recompute_peak + reserved)
     taken = reserved + margin
+    limit = max(1, budget - taken)
     try:
-        schedule = solve(
+        schedule = _ported(graph, limit, others) or solve_cached(
             graph,
-            max(1, budget - taken),
+            limit,
             method=options.method,
             order=options.order,
             time_limit=options.time_limit,
@@ -81,3 +85,20 @@ def make_plan(captured: Captured, options: Options, *, margin: int = 0) -> Plan:
         )
         raise InfeasibleBudget(budget, proven, found, message) from None
     return Plan(graph, schedule, replay_peak(captured, schedule.steps) + reserved, budget, reserved, margin)
+
+
+def _ported(graph: Graph, limit: int, others: Sequence[Plan]) -> Schedule | None:
+    """A schedule made for another batch size, if it runs here within the limit; None also where no recomputation is needed."""
+    if graph.no_recompute_peak <= limit:
+        return None
+    for plan in others:
+        if _names(plan.graph) == _names(graph):
+            schedule = Schedule(graph, plan.schedule.steps, limit, plan.schedule.method, graph.ideal_cost)
+            with suppress(InvalidSchedule):
+                if schedule.peak <= limit:
+                    return schedule
+    return None
+
+
+def _names(graph: Graph) -> tuple[list[str], list[str]]:
+    return [op.name for op in graph.ops], [value.name for value in graph.values]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -104,7 +105,11 @@ class _Shaped:
         self.stale = True
         while self.stale:
             self.stale = False
-            self.plan = make_plan(self.captured, self.owner.options, margin=self.margin)
+            options = self.owner.options
+            if self.margin:  # nearly the same problem again: less time for it
+                options = replace(options, time_limit=options.time_limit / 3)
+            others = [plan for plan in self.owner.plans if plan.graph is not self.captured.graph]
+            self.plan = make_plan(self.captured, options, margin=self.margin, others=others)
             self.executor = Executor(self.captured, self.plan)
             added = self.executor.rehearse()
             if added is not None:
@@ -140,7 +145,9 @@ class _Shaped:
         if peak <= plan.budget:
             return
         # Each further failure asks for twice the room, so that few steps pass the budget.
-        self.margin = max(2 * self.margin, peak - plan.modelled_peak + plan.budget // 200)
+        # In whole steps, so that the next process meets the same problem and finds its plan in the cache.
+        unit = plan.budget // 200 + 1
+        self.margin = max(2 * self.margin, -(-(peak - plan.modelled_peak) // unit) * unit + unit)
         self.stale = True
         if not self.warned:
             self.warned = True

@@ -1,0 +1,74 @@
+"""Plans that are found again: in the cache on disk, and at another batch size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import checkmate
+from checkmate.tf2 import plan_cache, planning
+from checkmate.tf2.keras_step import build, training_step
+from checkmate.tf2.options import Options
+from checkmate.tf2.planning import make_plan
+from checkmate.tf2.step import capture_step
+from tf2_models import CASES, tensors
+
+
+def chain(length: int = 12) -> checkmate.Graph:
+    """A forward pass and a backward pass that reads it from its end."""
+    edges = [(i, i + 1) for i in range(2 * length - 1)] + [(i, 2 * length - 1 - i) for i in range(length)]
+    return checkmate.Graph.from_arrays([1.0] * 2 * length, [10] * 2 * length, edges)
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(plan_cache, "_WORTH_SECONDS", 0.0)
+    return tmp_path
+
+
+def test_a_schedule_is_found_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = plan_cache.solve_cached(chain(), 70, gap=0.0, time_limit=5.0)
+    (file,) = directory.iterdir()
+    calls = []
+
+    def counting(*arguments: object, **options: object) -> checkmate.Schedule:
+        calls.append(arguments)
+        return checkmate.solve(*arguments, **options)  # type: ignore[arg-type]  # passed on as they came
+
+    monkeypatch.setattr(plan_cache, "solve", counting)
+    again = plan_cache.solve_cached(chain(), 70, gap=0.0, time_limit=5.0)
+    assert again.steps == first.steps
+    assert not calls
+    plan_cache.solve_cached(chain(), 80, gap=0.0, time_limit=5.0)  # another budget is another problem
+    assert len(calls) == 1
+    file.write_text(file.read_text()[:100])  # a damaged file is a miss
+    assert plan_cache.solve_cached(chain(), 70, gap=0.0, time_limit=5.0).cost == first.cost
+    assert len(calls) == 2
+
+
+def test_a_directory_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(blocked / "below"))
+    monkeypatch.setattr(plan_cache, "_WORTH_SECONDS", 0.0)
+    assert plan_cache.solve_cached(chain(), 70, gap=0.0, time_limit=5.0).peak <= 70
+
+
+def test_a_plan_is_ported_to_another_batch_size(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES["conv"]()
+    model, optimizer = case.make(), case.optimizer()
+    x, y = tensors(case.x), tensors(case.y)
+    build(model, optimizer, x)
+    step = training_step(model, case.loss, optimizer)
+    large = capture_step(step, (x, y), "flops")
+    small = capture_step(step, (x[:7], y[:7]), "flops")
+    options = Options(budget=int(0.5 * large.graph.no_recompute_peak), time_limit=3, gap=0.02)
+    first = make_plan(large, options)
+    assert first.schedule.num_recomputations > 0
+    monkeypatch.setattr(planning, "solve_cached", None)  # must not be needed
+    ported = make_plan(small, options, others=[first])
+    assert ported.schedule.steps == first.schedule.steps
+    assert ported.predicted_peak < first.predicted_peak
+    assert ported.schedule.lower_bound <= ported.schedule.cost
