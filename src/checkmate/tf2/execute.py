@@ -45,7 +45,7 @@ class Executor:
             self._function = EagerProgram(self.captured, self.plan.schedule.steps) if self.mode == "eager" else self._graph()
 
     def rehearse(self) -> int | None:
-        """Bytes that the schedule adds at its peak, found by a run on zeros that changes nothing; None if that cannot be done.
+        """Bytes that the schedule adds at its peak, found by runs on zeros that change nothing; None if that cannot be done.
 
         A way of running that TensorFlow refuses is given up for the next.
         """
@@ -57,7 +57,8 @@ class Executor:
             function = self._graph(dry=True)
             try:
                 with measure() as seen:
-                    self._call(function, zeros)
+                    for _ in range(2):  # where the allocator finds room differs a little from run to run
+                        self._call(function, zeros)
             except (tf.errors.InvalidArgumentError, tf.errors.InternalError) as error:
                 if not _is_cycle(error):
                     return None  # it does not run on zeros

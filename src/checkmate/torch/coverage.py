@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .watch import BudgetWarning
+from ..errors import BudgetWarning
 
 #: Autograd nodes that hold no activations: parameters, planned graphs, and views of what those return.
 _FREE = (
