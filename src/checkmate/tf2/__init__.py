@@ -2,12 +2,15 @@
 
 train_iteration_fn = checkmate.tf2.compile(model, loss, optimizer, input_spec=x0, label_spec=y0, budget="4GiB")
 prediction, loss_value = train_iteration_fn(x, y)
+
+checkmate.tf2.prepare(model, budget="4GiB")       # afterwards model.fit(...) trains under the budget
 """
 
 from __future__ import annotations
 
 from ..errors import BudgetWarning
 from .api import TrainIteration, capture, compile, plans
+from .fit import prepare
 from .measure import Measurement, measure
 from .options import Options
 from .planning import Plan
@@ -24,4 +27,5 @@ __all__ = [
     "compile",
     "measure",
     "plans",
+    "prepare",
 ]

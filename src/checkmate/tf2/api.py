@@ -10,6 +10,7 @@ import tensorflow as tf
 from ..errors import CheckmateError
 from ..graph import Graph
 from ..units import Budget
+from .fit import prepared_plans
 from .keras_step import build, gradient_step, training_step
 from .options import Options
 from .planning import Plan
@@ -104,9 +105,20 @@ def capture(model: Any, loss: Any, input_spec: Any, label_spec: Any, optimizer: 
     return capture_step(step, (inputs, labels), cost_model, str(model.name)).graph
 
 
-def plans(train_iteration: TrainIteration) -> list[Plan]:
-    """The plans of what `compile` returned, one per set of input shapes."""
-    return train_iteration.plans
+def plans(trained: Any) -> list[Plan]:
+    """The plans of what `compile` returned or of a model given to `prepare`, one per set of input shapes.
+
+    Raises:
+        CheckmateError: it is neither.
+    """
+    found = prepared_plans(trained)
+    if found is None:
+        found = getattr(trained, "plans", None)
+    if found is None:
+        raise CheckmateError(
+            "this has no plans: pass what checkmate.tf2.compile returned, or a model after checkmate.tf2.prepare"
+        )
+    return list(found)
 
 
 def _specs(nest: Any) -> Any:

@@ -61,6 +61,7 @@ class _Emitter:
     def __init__(self, captured: Captured, arguments: Sequence[tf.Tensor], mode: str, dry: bool):
         traced = captured.traced
         self.mode = mode
+        self.varying_batch = traced.varying_batch
         self.dry = dry
         self.left_out: list[tf.Tensor] = []
         self.tensors: dict[str, tf.Tensor] = {
@@ -126,7 +127,10 @@ class _Emitter:
             if op.device:
                 stack.enter_context(tf.device(op.device))
             stack.enter_context(tf.control_dependencies(before))
-            new = copy_op(op, [self.tensors[t.name] for t in op.inputs], f"{op.name}__again{number}" if number else op.name)
+            inputs = [self.tensors[t.name] for t in op.inputs]
+            if self.varying_batch and counts_elements(op):
+                inputs[1] = tf.raw_ops.PlaceholderWithDefault(input=inputs[1], shape=inputs[1].shape)
+            new = copy_op(op, inputs, f"{op.name}__again{number}" if number else op.name)
         for old, fresh in zip(op.outputs, new.outputs, strict=True):
             self.tensors[old.name] = fresh
             for view in self.views.get(old.name, ()):
@@ -156,6 +160,20 @@ class _Emitter:
             elif other.type == "NoOp":
                 stack += other.control_inputs
         return found
+
+
+def counts_elements(op: tf.Operation) -> bool:
+    """It is the division in the gradient of a mean: by a number of elements, known because shapes are.
+
+    TensorFlow multiplies by the reciprocal of what it knows to be constant, which rounds differently. Where plain training
+    does not know the number, the graph rewriting must not see it here either.
+    """
+    if op.type != "RealDiv":
+        return False
+    divisor = op.inputs[1].op
+    while divisor.type == "Cast":
+        divisor = divisor.inputs[0].op
+    return divisor.type == "Const" and "gradient_tape" in divisor.name
 
 
 def _one_kernel(bias: tf.Operation, filters: tf.Operation) -> bool:

@@ -42,15 +42,17 @@ class PlannedStep:
         function: one training step: tensors (and nests of them) in and out; it changes variables as it likes, and creates none.
         options: of every plan.
         name: of the graphs.
+        varying_batch: plain training would trace the step once for batches of every size.
 
     Attributes:
         plans: one per set of input shapes, in the order in which they were first used.
     """
 
-    def __init__(self, function: Callable[..., Any], options: Options, name: str = "step"):
+    def __init__(self, function: Callable[..., Any], options: Options, name: str = "step", *, varying_batch: bool = False):
         self.function = function
         self.options = options
         self.name = name
+        self.varying_batch = varying_batch
         self._steps: dict[Any, _Shaped] = {}
 
     @property
@@ -93,6 +95,7 @@ class _Shaped:
     def __init__(self, owner: PlannedStep, specs: Sequence[Any], margin: int):
         self.owner = owner
         self.captured = capture_step(owner.function, specs, owner.options.cost_model, owner.name)
+        self.captured.traced.varying_batch = owner.varying_batch
         self.margin = margin
         self.warned = False
         self._plan()

@@ -26,11 +26,13 @@ class Traced:
         function: the trace; it keeps the graph and its captures alive.
         ops: what the step needs, inputs left out, every op after what it reads.
         argument_count: how many of `inputs` are arguments; the rest are captures (variables, mostly).
+        varying_batch: plain training traces this step once for batches of every size; see `emit.counts_elements`.
     """
 
     function: Any
     ops: list[tf.Operation]
     argument_count: int
+    varying_batch: bool = False
 
     @property
     def inputs(self) -> list[tf.Tensor]:

@@ -46,8 +46,7 @@ def compile(model: Model, budget: Budget = "auto", **options: Any) -> Model:
     Options.read(session.given)
     if isinstance(model, torch.nn.Module):
         session.module = weakref.ref(model)
-    function = model._call_impl if isinstance(model, torch.nn.Module) else model
-    inner: Any = torch.compile(function, backend=partial(backend, session), **isolation())
+    inner: Any = torch.compile(_caller(model), backend=partial(backend, session), **isolation())
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         before = session.executions
@@ -64,6 +63,19 @@ def compile(model: Model, budget: Budget = "auto", **options: Any) -> Model:
     wrapped = wraps(model)(call)
     _compiled[wrapped] = session
     return wrapped  # type: ignore[return-value]  # same signature as the function
+
+
+def _caller(model: Callable[..., Any]) -> Callable[..., Any]:
+    """What PyTorch has to compile to run `model`."""
+    if not isinstance(model, torch.nn.Module):
+        return model
+    run = model._call_impl
+
+    # PyTorch compiles no frame of its own: a bare nn.Sequential or nn.Transformer needs one around it that is not.
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return run(*arguments, **keywords)
+
+    return call
 
 
 def plans(model: Any) -> list[Plan]:

@@ -1,0 +1,166 @@
+"""`model.fit` under a budget: the model's own train_step, traced whole and planned, one plan for every shape of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from ..errors import CheckmateError
+from ..units import Budget
+from .keras_step import refuse_distributed
+from .options import Options
+from .planning import Plan
+from .step import PlannedStep
+
+
+def prepare(model: Any, budget: Budget = "auto", **options: Any) -> None:
+    """Make `model.fit` and `model.train_on_batch` train under a memory budget.
+
+    Call it once, before or after `model.compile`; then use the model as before: callbacks, validation, metrics, class and
+    sample weights and a last batch of another size work as without it. A plan is made when a batch of a new shape comes.
+    What is planned is the model's `train_step`, its own or yours, with the optimizer's update and the metrics.
+
+    The budget is for the training step. Evaluation keeps no activations and runs as always; batches that the input
+    pipeline holds ready are not counted: name them with `reserved=`.
+
+    Args:
+        model: a Keras model (Keras 3, or tf_keras).
+        budget: bytes, "4GiB", "50%" of the plain peak with the first batch, or "auto".
+        options: see `Options`.
+
+    Raises:
+        UnknownMethod: an option that does not exist. BudgetError: the budget cannot be read.
+        CheckmateError: this is not a Keras model, or it lives under a distribution strategy. Later, from `fit`: also if the
+            model was compiled with jit_compile=True or run_eagerly=True; InfeasibleBudget if the budget cannot be met (the
+            message names one that can).
+    """
+    if not callable(getattr(model, "train_step", None)) or not hasattr(model, "make_train_function"):
+        raise CheckmateError(
+            f"checkmate.tf2.prepare takes a Keras model, not {type(model).__name__}; for a training loop of your own use "
+            "checkmate.tf2.compile"
+        )
+    chosen = Options.read({"budget": budget, **options})
+    refuse_distributed(model.variables)
+    model.make_train_function = Preparation(model, chosen)
+    model.train_function = None  # of an earlier fit; Keras makes a new one
+
+
+def prepared_plans(model: Any) -> list[Plan] | None:
+    """The plans of a prepared model, one per shape of a batch; None if it was not prepared."""
+    preparation = getattr(model, "make_train_function", None)
+    return preparation.plans if isinstance(preparation, Preparation) else None
+
+
+class Preparation:
+    """Stands in for `model.make_train_function`: Keras calls it at the start of `fit`."""
+
+    def __init__(self, model: Any, options: Options):
+        self._model = model
+        self._options = options
+        self._trainer: _Trainer | None = None
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Since the model was last compiled, in the order in which the shapes came up."""
+        return self._trainer.plans if self._trainer is not None else []
+
+    def __call__(self, force: bool = False) -> Callable[[Any], Any]:
+        model = self._model
+        if self._trainer is None or model.train_function is not self._trainer or force:
+            _check_compiled(model)
+            self._trainer = _Trainer(model, self._options)  # model.compile forgot the old one: optimizer and metrics may be new
+        model.train_function = self._trainer
+        return self._trainer
+
+
+class _Trainer:
+    """Keras calls it with an iterator over batches, for one execution of one or more steps."""
+
+    def __init__(self, model: Any, options: Options):
+        self._model = model
+        self._options = options
+        self._steps: dict[str, PlannedStep] = {}  # by the structure of the batch
+
+    @property
+    def plans(self) -> list[Plan]:
+        return [plan for step in self._steps.values() for plan in step.plans]
+
+    def __call__(self, iterator: Any) -> Any:
+        logs = None
+        specs = tf.nest.flatten(getattr(iterator, "element_spec", ()))
+        varying = any(getattr(spec, "shape", None) is not None and not spec.shape.is_fully_defined() for spec in specs)
+        for batch in _batches(iterator, int(self._model.steps_per_execution or 1)):
+            logs = self._train(batch, varying)
+        if logs is None:
+            raise StopIteration
+        return logs
+
+    def _train(self, batch: Any, varying: bool) -> Any:
+        """One step: `model.train_step(batch)` under the plan for this kind of batch.
+
+        Args:
+            varying: plain Keras would not know the size of the batch when it traces the step.
+        """
+        leaves = [None if isinstance(x, tf.experimental.Optional) else x for x in tf.nest.flatten(batch)]
+        present = [x is not None for x in leaves]
+        key = str(tf.nest.map_structure(type, tf.nest.pack_sequence_as(batch, present))) + str((present, varying))
+        if key not in self._steps:
+            model = self._model
+
+            def step(*tensors: tf.Tensor) -> Any:
+                given = iter(tensors)
+                return model.train_step(tf.nest.pack_sequence_as(batch, [next(given) if there else None for there in present]))
+
+            _build_optimizer(model)
+            self._steps[key] = PlannedStep(step, self._options, str(model.name), varying_batch=varying)
+        planned = self._steps[key]
+        logs = planned(*(_dense(x) for x in leaves if x is not None))
+        if self._options.budget != planned.plans[0].budget:
+            # "50%" is half of what the first batch needs, not half of what a last batch of three pictures needs.
+            self._options = planned.options = replace(self._options, budget=planned.plans[0].budget)
+        counter = getattr(self._model, "_train_counter", None)  # tf_keras counts its steps here
+        if counter is not None:
+            counter.assign_add(1)
+        return logs
+
+
+def _batches(iterator: Any, count: int) -> Iterator[Any]:
+    """Up to `count` batches."""
+    if isinstance(iterator, tf.distribute.DistributedIterator):
+        refuse_distributed([])
+        raise CheckmateError("checkmate plans the step of one device: train without a tf.distribute strategy")
+    for _ in range(count):
+        try:
+            yield next(iterator)
+        except StopIteration:
+            return
+
+
+def _dense(leaf: Any) -> tf.Tensor:
+    if isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
+        raise CheckmateError(
+            f"a batch holds a {type(leaf).__name__}: its size in memory is not known before the step runs; give dense tensors"
+        )
+    return tf.convert_to_tensor(leaf)
+
+
+def _build_optimizer(model: Any) -> None:
+    """The traced step must not create variables."""
+    build = getattr(model.optimizer, "build", None)
+    if build is not None and not getattr(model.optimizer, "built", False):
+        build(model.trainable_variables)
+
+
+def _check_compiled(model: Any) -> None:
+    if getattr(model, "run_eagerly", False):
+        raise CheckmateError("a model compiled with run_eagerly=True cannot be planned: compile it without")
+    # Where there is a GPU Keras may have chosen XLA itself; without one only the user can have.
+    accelerated = any(device.device_type != "CPU" for device in tf.config.list_physical_devices())
+    if getattr(model, "jit_compile", False) and not accelerated:
+        raise CheckmateError(
+            "jit_compile=True cannot be used: XLA orders the ops by itself and merges what is computed twice, which undoes the "
+            "plan; compile the model without it"
+        )

@@ -1,0 +1,80 @@
+"""The TensorFlow benchmarks: segments compute what the network computes, the verdict is fair, and a whole memory-limit run."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a benchmark by name, as Python does for a script in its folder."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+def gradients(model: Any, forward: Any, loss: Any, x: Any, y: Any) -> list[Any]:
+    @tf.function(autograph=False)
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            value = loss(y, forward(x))
+        return [value, *tape.gradient(value, [v.value for v in model.trainable_variables])]
+
+    return [np.asarray(tf.convert_to_tensor(result)) for result in step(tf.constant(x), tf.constant(y))]
+
+
+@pytest.mark.parametrize("name", ["unet", "transformer"])
+def test_segments_compute_the_same(load: Any, name: str) -> None:
+    models, segments = load("tf_models"), load("tf_segments")
+    task = models.task(name, batch=1)
+    model = task.build()
+    x, y = task.batch(0)
+    expected = gradients(model, lambda x: model(x, training=True), task.loss, x, y)
+    layered = segments.Layered.read(model, 1)
+    cuts = layered.cuts(4, 1)
+    assert cuts[0] == 0
+    assert cuts[-1] == len(layered.layers)
+    assert len(cuts) > 3
+    for one, other in zip(gradients(model, layered.recomputed(cuts), task.loss, x, y), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+def row(title: str, peak: int, seconds: list[float], budget: int | None = None, against: str | None = None) -> dict[str, Any]:
+    name, _, setting = title.partition(" ")
+    about = {"name": name, "setting": setting, "title": title, "peak": peak, "seconds": seconds, "error": None}
+    return {**about, "budget": budget, "against": against, "median_seconds": sorted(seconds)[len(seconds) // 2]}
+
+
+@pytest.mark.parametrize(
+    ("planned", "passed"),
+    [
+        ([("ours 100", 90, 1.0, 100, "plain"), ("ours 60", 55, 1.2, 60, "segments 3"), ("ours 40", 40, 1.5, 40, None)], True),
+        ([("ours 100", 90, 1.0, 100, "plain"), ("ours 60", 55, 1.4, 60, "segments 3"), ("ours 40", 40, 1.5, 40, None)], False),
+        ([("ours 100", 90, 1.0, 100, "plain"), ("ours 60", 60, 1.2, 60, "segments 3")], False),  # no lower peak
+        ([("ours 100", 90, 1.0, 100, "plain"), ("ours 60", 55, 1.2, 60, "segments 3"), ("ours 40", 41, 1.5, 40, None)], False),
+    ],
+)
+def test_verdict(load: Any, planned: list[Any], passed: bool) -> None:
+    peers = load("tf_peers")
+    rows = [row("plain", 100, [1.0] * 3), row("segments 3", 60, [1.25] * 3)]
+    rows += [row(title, peak, [seconds] * 3, budget, against) for title, peak, seconds, budget, against in planned]
+    assert peers.verdict(rows)["passed"] is passed
+    assert "segments 3" in peers.table("made up", rows)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is Linux's")
+def test_plain_dies_and_planned_trains(load: Any) -> None:
+    result = load("tf_oom").compare("unet", 0.5)
+    assert result["plain_died_of_the_limit"], result["plain_limited"]
+    assert result["planned_completed"], result["planned_limited"]
+    assert result["same_losses"]

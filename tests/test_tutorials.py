@@ -1,0 +1,64 @@
+"""The tutorials run as they are, and what they tell is true."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "tutorials"
+
+#: What has to hold after the last cell, on the names that the notebook leaves behind.
+CLAIMS = {
+    "quickstart_pytorch": """
+assert plain.peak > 2 * (40 << 20), plain.peak
+assert planned.peak <= 40 << 20, planned.peak
+assert accuracy > 0.9, accuracy
+assert losses_plain == losses_planned
+assert "ask for at least" in message
+""",
+    "quickstart_tensorflow": """
+assert plain.peak > 2 * (40 << 20), plain.peak
+assert plan.measured_peak <= 40 << 20, plan.measured_peak
+assert all(one.measured_peak <= 40 << 20 for one in checkmate.tf2.plans(model))
+assert accuracy > 0.9, accuracy
+assert losses_plain == losses[:3]
+assert history["accuracy"][0] > 0.4, history
+assert "ask for at least" in message
+""",
+}
+
+
+def cells(name: str, kind: str) -> list[str]:
+    notebook: dict[str, Any] = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == kind]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.ipynb")))
+def test_tutorial_runs(name: str, tmp_path: Path) -> None:
+    """Every code cell, in a process of its own, with warnings as errors; then the claims."""
+    if name == "quickstart_tensorflow":
+        pytest.importorskip("tensorflow")
+    script = tmp_path / f"{name}.py"
+    script.write_text("\n".join([*cells(name, "code"), CLAIMS[name]]), encoding="utf-8")
+    command = [sys.executable, "-W", "error", str(script)]
+    process = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "MPLBACKEND": "Agg"}, check=False
+    )
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.ipynb")))
+def test_tutorial_is_saved_as_it_ran(name: str) -> None:
+    """Outputs are there, in the order of the cells, and none is an error."""
+    notebook: dict[str, Any] = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert any(output["output_type"] == "display_data" for output in outputs)
+    assert not [output for output in outputs if output["output_type"] == "error"]

@@ -1,0 +1,304 @@
+"""`model.fit` after `prepare` against plain `model.fit`: the same history and the same variables, bit for bit."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+
+from keras import layers  # noqa: E402 - after the check that it is there
+
+import checkmate  # noqa: E402
+from checkmate import CheckmateError  # noqa: E402
+from checkmate.tf2 import plans, prepare  # noqa: E402
+
+# Keras saves variables in a way that NumPy 2 asks to be written otherwise.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+
+SIDE, COUNT = 24, 40
+BUDGET = "60%"
+
+
+def pictures(count: int = COUNT) -> tuple[Any, Any]:
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, count)
+    return random.normal(size=(count, SIDE, SIDE, 3)).astype(np.float32) + labels.reshape(-1, 1, 1, 1), labels
+
+
+def body(x: Any, dropout: float = 0.3) -> Any:
+    for width in (16, 16, 16, 16, 16):
+        x = layers.Conv2D(width, 3, padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+    return layers.GlobalAveragePooling2D()(layers.Dropout(dropout)(x))
+
+
+def classifier(**compiling: Any) -> Any:
+    """Dropout, batch norm, a regularization loss, a metric, Adam."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(5)
+    inputs = keras.Input((SIDE, SIDE, 3))
+    dense = layers.Dense(3, activation="softmax", kernel_regularizer=keras.regularizers.L2(0.01))
+    model = keras.Model(inputs, dense(body(inputs)))
+    settings = {"optimizer": keras.optimizers.Adam(0.01), "loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
+    model.compile(**{**settings, **compiling})
+    return model
+
+
+def numbers(model: Any) -> list[Any]:
+    found = [*model.variables, *model.optimizer.variables]
+    for metric in model.metrics:
+        found += metric.variables
+    return [np.asarray(variable) for variable in found]
+
+
+def check_same(build: Callable[[], Any], train: Callable[[Any], Any], shapes: int = 1) -> Any:
+    """Train a plain and a prepared model; give the prepared one back."""
+    plain = build()
+    expected = train(plain), numbers(plain)
+    model = build()
+    prepare(model, budget=BUDGET, time_limit=5.0, gap=0.05)
+    assert plans(model) == []
+    result = train(model), numbers(model)
+    assert result[0] == expected[0]
+    assert len(result[1]) == len(expected[1])
+    for one, other in zip(result[1], expected[1], strict=True):
+        np.testing.assert_array_equal(one, other)
+    made = plans(model)
+    assert len(made) == shapes
+    first = made[0]
+    assert first.schedule.num_recomputations
+    assert first.budget < first.graph.no_recompute_peak
+    for plan in made:
+        assert plan.budget == first.budget
+        assert plan.measured_peak is not None
+        assert plan.measured_peak <= plan.budget
+    return model
+
+
+def history(model: Any, *arguments: Any, **keywords: Any) -> dict[str, list[float]]:
+    return dict(model.fit(*arguments, **{"epochs": 2, "batch_size": 16, "verbose": 0, **keywords}).history)
+
+
+def test_two_epochs_with_validation_and_a_smaller_last_batch() -> None:
+    x, y = pictures()
+    model = check_same(classifier, lambda m: history(m, x, y, validation_data=(x[:20], y[:20])), shapes=2)
+    assert [plan.executions for plan in plans(model)] == [4, 2]
+
+
+def test_class_weights_and_steps_per_execution() -> None:
+    x, y = pictures()
+    check_same(
+        lambda: classifier(steps_per_execution=2, weighted_metrics=["accuracy"]),
+        lambda m: history(m, x, y, class_weight={0: 1.0, 1: 3.0, 2: 0.5}, validation_split=0.2),
+    )
+
+
+def two_heads() -> Any:
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(5)
+    inputs = {"picture": keras.Input((SIDE, SIDE, 3), name="picture"), "extra": keras.Input((4,), name="extra")}
+    joined = layers.Concatenate()([body(inputs["picture"]), inputs["extra"]])
+    outputs = {"kind": layers.Dense(3, name="kind")(joined), "size": layers.Dense(1, name="size")(joined)}
+    model = keras.Model(inputs, outputs)
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.01, momentum=0.9, clipnorm=1.0),
+        loss={"kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "size": "mse"},
+        loss_weights={"kind": 1.0, "size": 0.5},
+        metrics={"kind": ["accuracy"], "size": ["mae"]},
+    )
+    return model
+
+
+def test_several_inputs_and_outputs_with_sample_weights() -> None:
+    x, y = pictures(32)
+    random = np.random.default_rng(1)
+    inputs = {"picture": x, "extra": random.normal(size=(32, 4)).astype(np.float32)}
+    labels = {"kind": y, "size": random.normal(size=(32, 1)).astype(np.float32)}
+    weights = {"kind": random.uniform(size=32), "size": random.uniform(size=32)}
+    check_same(two_heads, lambda m: history(m, inputs, labels, sample_weight=weights))
+
+
+def test_callbacks_see_the_same(tmp_path: Path) -> None:
+    x, y = pictures(32)
+
+    def train(model: Any) -> Any:
+        seen: list[Any] = []
+        callbacks = [
+            keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda batch, logs: seen.append((batch, {k: float(v) for k, v in logs.items()})),
+                on_epoch_end=lambda epoch, logs: seen.append((epoch, dict(logs))),
+            ),
+            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2),
+            keras.callbacks.EarlyStopping(monitor="loss", patience=0, min_delta=1e9),  # stops after the second epoch
+            keras.callbacks.ModelCheckpoint(str(tmp_path / "best.weights.h5"), save_weights_only=True),
+        ]
+        return history(model, x, y, callbacks=callbacks, epochs=5), seen
+
+    model = check_same(classifier, train)
+    saved = classifier()
+    saved.optimizer.build(saved.trainable_variables)
+    saved.load_weights(str(tmp_path / "best.weights.h5"))
+    for one, other in zip(saved.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+class Careful(keras.Model):
+    """A train_step of its own: the loss counts twice, and the size of the gradient is reported."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = 2 * self.compute_loss(x=x, y=y, y_pred=self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss, "gradient": tf.linalg.global_norm(gradients)}
+
+
+def test_a_train_step_of_the_user() -> None:
+    x, y = pictures(32)
+
+    def build() -> Any:
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(5)
+        inputs = keras.Input((SIDE, SIDE, 3))
+        model = Careful(inputs, layers.Dense(3, activation="softmax")(body(inputs)))
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        return model
+
+    assert set(check_same(build, lambda m: history(m, x, y)).history.history) == {"loss", "gradient"}
+
+
+def test_mixed_precision() -> None:
+    x, y = pictures(32)
+
+    def build() -> Any:
+        keras.config.set_dtype_policy("mixed_float16")
+        try:
+            return classifier(optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=256.0))
+        finally:
+            keras.config.set_dtype_policy("float32")
+
+    check_same(build, lambda m: history(m, x, y))
+
+
+def test_datasets_and_single_batches() -> None:
+    x, y = pictures()
+
+    def train(model: Any) -> Any:
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16, drop_remainder=True).repeat()
+        first = history(model, data, batch_size=None, steps_per_epoch=3, shuffle=False)
+        return first, [float(number) for number in model.train_on_batch(x[:16], y[:16])]
+
+    check_same(classifier, train, shapes=2)  # fit hands on (x, y), train_on_batch (x, y, no weights)
+
+
+def test_compiling_again_starts_again() -> None:
+    x, y = pictures(16)
+
+    def train(model: Any) -> Any:
+        first = history(model, x, y)
+        model.layers[1].trainable = False
+        model.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
+        return first, history(model, x, y)
+
+    model = check_same(classifier, train)
+    assert plans(model)[0].executions == 2
+
+
+def test_a_model_that_was_trained_before() -> None:
+    """Prepared between two fits, at another time in the life of the optimizer."""
+    x, y = pictures(16)
+    plain, model = classifier(), classifier()
+    for one in (plain, model):
+        history(one, x, y)
+    prepare(model, budget=BUDGET)
+    assert history(model, x, y) == history(plain, x, y)
+    assert plans(model)[0].executions == 2
+
+
+def test_saving_and_loading(tmp_path: Path) -> None:
+    x, y = pictures(16)
+    model = classifier()
+    prepare(model, budget=BUDGET)
+    history(model, x, y)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+    with pytest.raises(CheckmateError, match="has no plans"):
+        plans(loaded)  # it trains plainly until it is prepared
+
+
+def test_what_is_refused() -> None:
+    x, y = pictures(16)
+    with pytest.raises(CheckmateError, match="takes a Keras model"):
+        prepare(lambda: None)
+    with pytest.raises(checkmate.UnknownMethod, match="budget"):
+        prepare(classifier(), budgets="1GiB")
+    with pytest.raises(checkmate.BudgetError):
+        prepare(classifier(), budget="much")
+    for settings, message in (({"jit_compile": True}, "XLA"), ({"run_eagerly": True}, "run_eagerly")):
+        model = classifier(**settings)
+        prepare(model, budget=BUDGET)
+        with pytest.raises(CheckmateError, match=message):
+            history(model, x, y)
+    model = classifier()
+    prepare(model, budget="1MiB")
+    before = numbers(model)[: len(model.variables)]
+    with pytest.raises(checkmate.InfeasibleBudget, match="ask for at least"):
+        history(model, x, y)
+    for one, other in zip(before, numbers(model), strict=False):  # nothing was trained
+        np.testing.assert_array_equal(one, other)
+
+
+def test_strategies_are_refused() -> None:
+    cpus = tf.config.list_logical_devices("CPU")
+    with tf.distribute.OneDeviceStrategy(cpus[0]).scope():
+        model = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
+        with pytest.raises(CheckmateError, match="strategy"):
+            prepare(model, budget=BUDGET)
+
+
+def test_nothing_is_left_behind() -> None:
+    """The model, its plans and its traces go when the user lets go of it."""
+    import weakref
+
+    x, y = pictures(16)
+    model = classifier()
+    prepare(model, budget=BUDGET)
+    history(model, x, y, epochs=1)
+    gone = weakref.ref(plans(model)[0])
+    keras.utils.clear_session()
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_tf_keras() -> None:
+    """Without dropout: that of tf_keras draws by the number of its op in the graph, so no two ways of tracing agree."""
+    tf_keras = pytest.importorskip("tf_keras")
+    x, y = pictures()
+
+    def build() -> Any:
+        tf_keras.utils.set_random_seed(5)
+        start = h = tf_keras.Input((SIDE, SIDE, 3))
+        for _ in range(5):
+            h = tf_keras.layers.Conv2D(16, 3, padding="same", use_bias=False)(h)
+            h = tf_keras.layers.ReLU()(tf_keras.layers.BatchNormalization()(h))
+        h = tf_keras.layers.Dense(3, activation="softmax")(tf_keras.layers.GlobalAveragePooling2D()(h))
+        model = tf_keras.Model(start, h)
+        model.compile(tf_keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
+        return model
+
+    plain, model = build(), build()
+    prepare(model, budget="80%")
+    assert history(model, x, y) == history(plain, x, y)
+    for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [plan.executions for plan in plans(model)] == [4, 2]
