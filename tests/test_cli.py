@@ -386,3 +386,19 @@ def test_vgg19_like_graph_end_to_end(tmp_path: Path) -> None:
     figures = json.loads(result.stdout)
     assert figures["peak"] <= figures["budget"]
     assert 1 < figures["overhead"] < 1.1
+
+
+# --- max-batch ---
+
+
+def test_max_batch(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = Graph.load(graph_file)
+    room = graph.no_recompute_peak - graph.fixed_memory
+    budget = str(graph.fixed_memory + 3 * room)
+    assert cli.main(["max-batch", graph_file, "--budget", budget, "--max-overhead", "1", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["batch"] == out["upper_bound"] == 3 and out["schedule_at_batch_1"]["overhead"] == 1.0
+    assert cli.main(["max-batch", graph_file, "--budget", budget, "--max-overhead", "1"]) == 0
+    assert "batch 3 fits; no batch above 3" in capsys.readouterr().out
+    assert cli.main(["max-batch", graph_file, "--budget", "1"]) == 2
+    assert cli.main(["max-batch", graph_file, "--budget", budget, "--max-overhead", "0.5"]) == 2

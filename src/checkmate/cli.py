@@ -18,7 +18,7 @@ from . import __version__
 from .errors import BudgetError, CheckmateError, GraphError, InfeasibleBudget, UnknownMethod
 from .graph import Graph
 from .schedule import OPTIMAL_GAP, Schedule
-from .solvers import Progress, methods, solve
+from .solvers import Progress, max_batch_size, methods, solve
 from .units import format_bytes, parse_bytes
 
 DONE, FAILED, USAGE = 0, 1, 2
@@ -129,6 +129,17 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--plot", type=Path, metavar="FILE", help="draw overhead against budget to this image file")
     _add_search_options(sweep, 30.0)
     sweep.set_defaults(run=_sweep)
+
+    batch = commands.add_parser(
+        "max-batch", help="the largest batch that fits a budget", epilog=_EXIT_CODES, formatter_class=text
+    )
+    batch.add_argument("graph", metavar="GRAPH", help="graph of the step at batch 1, as JSON")
+    batch.add_argument("--budget", required=True, help='bytes, or with a unit: "16GB"')
+    batch.add_argument("--max-overhead", type=float, default=1.33, help="most cost, relative to computing all once (1.33)")
+    batch.add_argument("--time-limit", type=float, default=300.0, help="seconds (300)")
+    batch.add_argument("--seed", type=int, default=0, help="seed of the search (0)")
+    batch.add_argument("--json", action="store_true", help="print the result as JSON")
+    batch.set_defaults(run=_max_batch)
 
     demo = commands.add_parser(
         "demo",
@@ -267,6 +278,28 @@ def _sweep(options: argparse.Namespace) -> int:
 
 #: Not among the methods that `compare` takes by default: they need other programs, or are second names.
 _NOT_COMPARED = ("milp-cbc", "milp-gurobi", *(name for name in methods() if name.endswith("-ap")))
+
+
+def _max_batch(options: argparse.Namespace) -> int:
+    graph = Graph.load(options.graph)
+    found = max_batch_size(
+        graph,
+        options.budget,
+        options.max_overhead,
+        options.time_limit,
+        options.seed,
+        progress=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    if options.json:
+        schedule = found.schedule.summary()
+        _print_json(
+            {"batch": found.batch, "upper_bound": found.upper_bound, "seconds": found.seconds, "schedule_at_batch_1": schedule}
+        )
+        return DONE
+    print(f"{graph.name}: batch {found.batch} fits; no batch above {found.upper_bound} does (proven)")
+    print(f"  overhead  {found.schedule.overhead:.6f}, {found.schedule.num_recomputations} recomputations")
+    print(f"  found in  {found.seconds:.2f} s")
+    return DONE
 
 
 def _row(graph: Graph, options: argparse.Namespace, budget: str | int, method: str) -> dict[str, Any]:
