@@ -62,7 +62,7 @@ class _Auto:
         if self.search.done():
             return
         self.snapshots = {int(np.argmax(self.problem.profile))}
-        seconds, additions, polish, rough = _ROUND_SECONDS, 4, 0, _ROUGH
+        seconds, additions, rounds, polish, rough = _ROUND_SECONDS, 4, 0, 0, _ROUGH
         while not self._finished(polish):
             if self.search.closed():
                 polish, seconds, rough = polish + 1, _POLISH_SECONDS, 0.0
@@ -74,10 +74,12 @@ class _Auto:
                 return
             self.search.raise_bound(relaxed.bound, f"bound from {len(stages)} snapshots")
             violating = self._decode(stages, relaxed)
-            if not self.search.done():
+            # Most searches end within two rounds, without annealing and the seconds that compiling it takes the first time.
+            if not self.search.done() and (rounds or self.search.current_gap() > _WIDE):
                 self._anneal(violating)
             if not self.search.done():
                 self._climb()
+            rounds += 1
             if self._finished(polish):
                 return
             if violating and not self.search.closed():
