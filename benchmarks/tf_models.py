@@ -5,12 +5,13 @@ The networks are functional Keras models without dropout, so that every way to t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers
 
 SEED = 0
@@ -36,8 +37,22 @@ class Task:
 
 #: name -> (batch, side of the pictures) or (batch, length of the text)
 SIZES: dict[str, dict[str, tuple[int, int]]] = {
-    "small": {"vgg19": (16, 64), "resnet50": (16, 96), "mobilenet": (32, 96), "unet": (8, 128), "transformer": (8, 192)},
-    "real": {"vgg19": (32, 224), "resnet50": (32, 224), "mobilenet": (64, 224), "unet": (8, 416), "transformer": (16, 512)},
+    "small": {
+        "conv24": (8, 96),
+        "vgg19": (16, 64),
+        "resnet50": (16, 96),
+        "mobilenet": (32, 96),
+        "unet": (8, 128),
+        "transformer": (8, 192),
+    },
+    "real": {
+        "conv24": (32, 224),
+        "vgg19": (32, 224),
+        "resnet50": (32, 224),
+        "mobilenet": (64, 224),
+        "unet": (8, 416),
+        "transformer": (16, 512),
+    },
 }
 NAMES = tuple(SIZES["small"])
 
@@ -49,6 +64,7 @@ def task(name: str, size: str = "small", batch: int | None = None) -> Task:
     real = size == "real"
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     builders: dict[str, Callable[[], keras.Model]] = {
+        "conv24": lambda: conv_net(side, count=24, channels=64 if real else 32),
         "vgg19": lambda: _classifier(keras.applications.VGG19, side),
         "resnet50": lambda: _classifier(keras.applications.ResNet50, side),
         "mobilenet": lambda: _classifier(keras.applications.MobileNet, side),
@@ -64,10 +80,26 @@ def task(name: str, size: str = "small", batch: int | None = None) -> Task:
     return Task(name, build, batches.get(name, lambda number: pictures(number, count, side)), loss)
 
 
-def _classifier(application: Callable[..., keras.Model], side: int) -> keras.Model:
+def application(name: str, side: int) -> keras.Model:
+    """A network of keras.applications as it is published, with its thousand classes."""
+    keras.utils.set_random_seed(SEED)
+    builders = {"vgg19": keras.applications.VGG19, "resnet50": keras.applications.ResNet50}
+    builders["mobilenet"] = keras.applications.MobileNet
+    return builders[name](weights=None, input_shape=(side, side, 3), classifier_activation=None)
+
+
+def _classifier(published: Callable[..., keras.Model], side: int) -> keras.Model:
     """A network of keras.applications up to its global pooling, and one dense layer for a few classes."""
-    base = application(weights=None, include_top=False, pooling="avg", input_shape=(side, side, 3))
+    base = published(weights=None, include_top=False, pooling="avg", input_shape=(side, side, 3))
     return keras.Model(base.inputs, layers.Dense(CLASSES)(base.outputs[0]), name=base.name)
+
+
+def conv_net(side: int, count: int, channels: int) -> keras.Model:
+    """Nothing but convolutions of one size: all activations weigh the same."""
+    x = start = keras.Input((side, side, 3))
+    for _ in range(count):
+        x = layers.Conv2D(channels, 3, padding="same", activation="relu")(x)
+    return keras.Model(start, layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x)), name=f"conv{count}")
 
 
 def unet(side: int, channels: int, levels: int = 4, classes: int = 3) -> keras.Model:
@@ -102,6 +134,29 @@ def transformer(length: int, count: int, width: int, heads: int = 4) -> keras.Mo
         y = layers.Dense(4 * width, activation="gelu")(layers.LayerNormalization()(x))
         x = layers.Add()([x, layers.Dense(width)(y)])
     return keras.Model(start, layers.Dense(TOKENS)(layers.LayerNormalization()(x)), name="transformer")
+
+
+def plain_step(model: keras.Model, loss: Any, optimizer: Any, forward: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
+    """What a TensorFlow user writes: `step(x, y) -> (prediction, loss)`.
+
+    Args:
+        forward: the model in training mode, computed in another way.
+    """
+
+    @tf.function(autograph=False)
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            prediction = model(x, training=True) if forward is None else forward(x)
+            value = loss(y, prediction)
+        optimizer.apply(tape.gradient(value, [v.value for v in model.trainable_variables]), model.trainable_variables)
+        return prediction, value
+
+    return step
+
+
+def tensor_bytes(tensors: Iterable[Any]) -> int:
+    """Of tensors and TensorFlow variables."""
+    return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors)
 
 
 def pictures(number: int, count: int, side: int) -> tuple[np.ndarray, np.ndarray]:

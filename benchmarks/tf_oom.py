@@ -43,7 +43,7 @@ def train(name: str, budget: int | None, limited_to: int | None) -> dict[str, An
     """The training script. `budget`: train with checkmate. `limited_to`: under a limit that leaves this many bytes."""
     import keras
     import tensorflow as tf
-    from tf_models import task
+    from tf_models import plain_step, task, tensor_bytes
 
     import checkmate.tf2
 
@@ -54,20 +54,11 @@ def train(name: str, budget: int | None, limited_to: int | None) -> dict[str, An
     start = [variable.numpy() for variable in variables]
     x, y = (tf.constant(array) for array in work.batch(0))
 
-    @tf.function(autograph=False)
-    def plain(x: Any, y: Any) -> Any:
-        with tf.GradientTape() as tape:
-            prediction = model(x, training=True)
-            loss = work.loss(y, prediction)
-        optimizer.apply(tape.gradient(loss, [v.value for v in model.trainable_variables]), model.trainable_variables)
-        return prediction, loss
-
-    step: Any = plain
+    step: Any = plain_step(model, work.loss, optimizer)
     if budget is not None:
         step = checkmate.tf2.compile(model, work.loss, optimizer, x, y, budget=budget, time_limit=20.0)
     step(x, y)
-    fixed = sum(v.shape.num_elements() * v.dtype.size for v in variables)
-    fixed += sum(t.shape.num_elements() * t.dtype.size for t in (x, y))
+    fixed = tensor_bytes([*variables, x, y])
     with checkmate.tf2.measure("CPU:0") as seen:
         step(x, y)
     for variable, array in zip(variables, start, strict=True):

@@ -79,17 +79,17 @@ class Comparison:
         import tensorflow as tf
         from tf_models import task
 
-        self.keras, self.tf = keras, tf
+        self.keras = keras
         self.task = task(name, size, batch)
         self.time_limit = time_limit
         self.ways: list[Way] = []
         self.x, self.y = (tf.constant(array) for array in self.task.batch(0))
 
     def run(self, rounds: int) -> list[Way]:
-        self._add("plain", "", lambda: self._step(*self._plain()))
+        self._add("plain", "", lambda: self._step(self.task.build()))
         self._add_segments()
         for setting in ({"mode": "full"}, {"mode": "activations"}, {"mode": "larger_than", "output_size_threshold": 2**16}):
-            self._add("remat", str(setting["mode"]), lambda setting=setting: self._step(*self._remat(setting)))
+            self._add("remat", str(setting["mode"]), lambda setting=setting: self._remat(setting))
         self._add_ours()
         for _ in range(rounds):
             for way in self.ways:
@@ -120,31 +120,18 @@ class Comparison:
         print(f"  {way.title}: {way.peak / MEBI:.1f} MiB", file=sys.stderr, flush=True)
         return way
 
-    def _step(self, model: Any, forward: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-        tf, task = self.tf, self.task
+    def _step(self, model: Any, forward: Callable[[Any], Any] | None = None) -> Callable[[Any, Any], Any]:
+        from tf_models import plain_step, tensor_bytes
+
         optimizer = self.keras.optimizers.SGD(0.01)
         optimizer.build(model.trainable_variables)
-        variables = [*model.variables, *optimizer.variables]
-        self.fixed = sum(v.value.shape.num_elements() * v.value.dtype.size for v in variables)
-        self.fixed += sum(t.shape.num_elements() * t.dtype.size for t in (self.x, self.y))
+        self.fixed = tensor_bytes([*(v.value for v in (*model.variables, *optimizer.variables)), self.x, self.y])
+        return plain_step(model, self.task.loss, optimizer, forward)
 
-        @tf.function(autograph=False)
-        def step(x: Any, y: Any) -> Any:
-            with tf.GradientTape() as tape:
-                prediction = forward(x)
-                loss = task.loss(y, prediction)
-            optimizer.apply(tape.gradient(loss, [v.value for v in model.trainable_variables]), model.trainable_variables)
-            return prediction, loss
-
-        return step
-
-    def _plain(self) -> tuple[Any, Callable[[Any], Any]]:
-        model = self.task.build()
-        return model, lambda x: model(x, training=True)
-
-    def _remat(self, setting: dict[str, Any]) -> tuple[Any, Callable[[Any], Any]]:
+    def _remat(self, setting: dict[str, Any]) -> Callable[[Any, Any], Any]:
         with self.keras.RematScope(**setting):
-            return self._plain()
+            model = self.task.build()
+        return self._step(model)
 
     def _add_segments(self) -> None:
         from tf_segments import Layered
@@ -261,6 +248,7 @@ def environment() -> dict[str, Any]:
     import tensorflow as tf
 
     import checkmate
+    from checkmate.tf2.internals import onednn_is_on
 
     return {
         "checkmate": checkmate.__version__,
@@ -268,8 +256,18 @@ def environment() -> dict[str, Any]:
         "keras": version("keras"),
         "python": platform.python_version(),
         "system": platform.platform(),
+        "processor": _processor(),
         "processors": os.cpu_count(),
+        "onednn": onednn_is_on(),
     }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):  # not Linux on x86
+        return platform.processor()
 
 
 def main() -> int:

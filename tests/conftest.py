@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+# The same kernels on every x86 processor: where the environment says nothing, TensorFlow decides by what the processor can do.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 # No time limit per example: compiling on first use and busy machines would make tests fail by chance.
 settings.register_profile("checkmate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("checkmate")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What earlier sessions measured and planned must not matter, and what this one does must not stay."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -75,6 +75,17 @@ def unet(width: int = 8, depth: int = 2, side: int = 64) -> Any:
     return keras.Model(inputs, layers.Conv2D(3, 1)(x))
 
 
+def residual(blocks: int = 4, width: int = 64, side: int = 16) -> Any:
+    """Convolutions with bias before batch norm, as in the ResNet of keras.applications; gradients of kernels take memory."""
+    x = inputs = keras.Input((side, side, 3))
+    x = layers.Conv2D(width, 3, padding="same")(x)
+    for _ in range(blocks):
+        y = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(width, 3, padding="same")(x)))
+        y = layers.BatchNormalization()(layers.Conv2D(width, 3, padding="same")(y))
+        x = layers.ReLU()(layers.Add()([x, y]))
+    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
 def transformer(blocks: int = 2, width: int = 64, length: int = 64, words: int = 500) -> Any:
     """Embedding, attention, GELU, layer norm, dropout."""
     inputs = keras.Input((length,), dtype="int32")
@@ -119,6 +130,9 @@ def _crossentropy() -> Any:
 CASES = {
     "conv": lambda: Case(
         "conv", conv_net, lambda: keras.optimizers.Adam(1e-3), _crossentropy(), _numbers(8, 48, 48, 3), _classes(10, 8)
+    ),
+    "residual": lambda: Case(
+        "residual", residual, lambda: keras.optimizers.SGD(0.05), _crossentropy(), _numbers(16, 16, 16, 3), _classes(10, 16)
     ),
     "unet": lambda: Case(
         "unet",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,31 @@ def test_verdict(load: Any, planned: list[Any], passed: bool) -> None:
     rows += [row(title, peak, [seconds] * 3, budget, against) for title, peak, seconds, budget, against in planned]
     assert peers.verdict(rows)["passed"] is passed
     assert "segments 3" in peers.table("made up", rows)
+
+
+@pytest.mark.parametrize(
+    ("changed", "passed"),
+    [({}, True), ({"measured_peak": 101}, False), ({"predicted_peak": 90}, False), ({"equal": False}, False)],
+)
+def test_what_passes_as_exact(load: Any, changed: dict[str, Any], passed: bool) -> None:
+    exact = load("tf_exact")
+    made = {"plain_peak": 200, "budget": 100, "predicted_peak": 97, "measured_peak": 98, "overhead": 1.1, "equal": True}
+    made |= {"compared_with": "plain", **changed}
+    assert exact.passes(made) is passed
+    assert ("FAILS" in exact.table("made up", [{**made, "passed": passed}])) is not passed
+
+
+def test_the_clock_adds_up(load: Any) -> None:
+    class Owner:
+        @staticmethod
+        def work(seconds: float) -> float:
+            time.sleep(seconds)
+            return seconds
+
+    clock = load("tf_compile_time").Stopwatch()
+    clock.watch(Owner, "work", "part")
+    assert [Owner.work(0.02), Owner.work(0.03)] == [0.02, 0.03]
+    assert 0.05 <= clock.seconds["part"] < 5
 
 
 @pytest.mark.slow

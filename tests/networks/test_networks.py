@@ -18,6 +18,8 @@ KNOWN = [
     (networks.unet, "vgg_unet", 71, 98662040, 654983168, 258998272),
     (networks.fcn8, "fcn_8_vgg", 73, 1075655880, 421399860, 258998272),
     (networks.segnet, "segnet", 77, 29659288, 623246384, 258998272),
+    # By hand, at the gradient of the head: 68 tensors of 1024 x 768 per layer and three more, and four of 1024 x 50257.
+    (networks.transformer, "transformer12", 419, 1304297472, 819 * 4 * 1024 * 768 + 4 * 4 * 1024 * 50257, 4 * 4 * 1024 * 50257),
 ]
 
 
@@ -41,6 +43,19 @@ def test_parameters_are_those_of_keras() -> None:
     assert networks.vgg19().fixed_memory == 8 * 143_667_240
     assert networks.resnet50().fixed_memory == 8 * 25_636_712
     assert networks.mobilenet().fixed_memory == 8 * 4_253_864
+    assert networks.transformer().fixed_memory == 8 * (124_439_808 + 768 * 50257), "GPT-2, and a head of its own"
+
+
+def test_transformers_of_any_depth() -> None:
+    for layers in (1, 3, 30):
+        graph = networks.transformer(layers, width=64, heads=4, length=32, vocabulary=100)
+        assert graph.num_ops == 34 * layers + 11
+        assert sum(op.phase == "backward" for op in graph.ops) == 17 * layers + 5
+    # Multiply-adds of the forward pass per layer and token: 12 width^2 in the linear layers, 2 width length in the products.
+    one, two = (
+        sum(op.cost for op in networks.transformer(layers, length=1024).ops if op.phase == "forward") for layers in (1, 2)
+    )
+    assert two - one == pytest.approx(1024 * (12 * 768**2 + 2 * 768 * 1024), rel=0.02)
 
 
 def test_reached_from_the_package() -> None:

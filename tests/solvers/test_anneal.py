@@ -12,7 +12,7 @@ from checkmate import Compute, Graph, simulate
 from checkmate.schedule import steps_from_sequence
 from checkmate.solvers import sequence as rows
 from checkmate.solvers.anneal import Anneal
-from checkmate.solvers.decode import evaluate, without_unused
+from checkmate.solvers.decode import evaluate
 from checkmate.solvers.problem import Ints, Problem
 from support import brute_force, random_graph, random_sequence, training_chain
 
@@ -101,7 +101,7 @@ def test_superfluous_is_what_nobody_reads(order: str) -> None:
         state = rows.new_state(arrays, sequence, len(sequence) + 1, 0)
         useless = [rows.superfluous(arrays, state, slot, order == "any") for slot in state[rows.ORDER, : len(sequence)]]
         if order == "given":
-            assert any(useless) == (without_unused(graph, sequence) != sequence)
+            assert any(useless) == (evaluate(graph, sequence).sequence != sequence)
         for position in np.flatnonzero(useless).tolist():
             shorter = sequence[:position] + sequence[position + 1 :]
             simulate(graph, steps_from_sequence(graph, shorter))

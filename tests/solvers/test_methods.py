@@ -146,7 +146,7 @@ def test_rounding_is_never_over_budget(method: str) -> None:
         search = Search(graph, budget, time_limit=10, seed=seed)
         checkmate.solvers.run(search, method)
         if search.best is not None:
-            trace = simulate(graph, search.schedule_steps())
+            trace = simulate(graph, search.schedule("lp-rounding").steps)
             assert trace.peak <= budget and trace.cost == pytest.approx(search.best_cost)
             found += search.best_cost > graph.ideal_cost
     assert found >= 30

@@ -17,7 +17,7 @@ from keras import layers  # noqa: E402 - after the check that it is there
 
 import checkmate  # noqa: E402
 from checkmate import CheckmateError  # noqa: E402
-from checkmate.tf2 import plans, prepare  # noqa: E402
+from checkmate.tf2 import compile, plans, prepare  # noqa: E402
 
 # Keras saves variables in a way that NumPy 2 asks to be written otherwise.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
@@ -280,25 +280,48 @@ def test_nothing_is_left_behind() -> None:
     assert gone() is None
 
 
-def test_tf_keras() -> None:
+def tf_keras_classifier(tf_keras: Any) -> Any:
     """Without dropout: that of tf_keras draws by the number of its op in the graph, so no two ways of tracing agree."""
+    tf_keras.utils.set_random_seed(5)
+    start = h = tf_keras.Input((SIDE, SIDE, 3))
+    for _ in range(5):
+        h = tf_keras.layers.Conv2D(16, 3, padding="same", use_bias=False)(h)
+        h = tf_keras.layers.ReLU()(tf_keras.layers.BatchNormalization()(h))
+    h = tf_keras.layers.Dense(3, activation="softmax")(tf_keras.layers.GlobalAveragePooling2D()(h))
+    return tf_keras.Model(start, h)
+
+
+def test_tf_keras() -> None:
     tf_keras = pytest.importorskip("tf_keras")
     x, y = pictures()
-
-    def build() -> Any:
-        tf_keras.utils.set_random_seed(5)
-        start = h = tf_keras.Input((SIDE, SIDE, 3))
-        for _ in range(5):
-            h = tf_keras.layers.Conv2D(16, 3, padding="same", use_bias=False)(h)
-            h = tf_keras.layers.ReLU()(tf_keras.layers.BatchNormalization()(h))
-        h = tf_keras.layers.Dense(3, activation="softmax")(tf_keras.layers.GlobalAveragePooling2D()(h))
-        model = tf_keras.Model(start, h)
-        model.compile(tf_keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
-        return model
-
-    plain, model = build(), build()
+    plain, model = tf_keras_classifier(tf_keras), tf_keras_classifier(tf_keras)
+    for one in (plain, model):
+        one.compile(tf_keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
     prepare(model, budget="80%")
     assert history(model, x, y) == history(plain, x, y)
     for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert [plan.executions for plan in plans(model)] == [4, 2]
+
+
+def test_a_step_with_tf_keras() -> None:
+    tf_keras = pytest.importorskip("tf_keras")
+    x, y = (tf.constant(array[:16]) for array in pictures())
+    plain, model = tf_keras_classifier(tf_keras), tf_keras_classifier(tf_keras)
+    loss = tf_keras.losses.SparseCategoricalCrossentropy()
+    plain_optimizer, optimizer = (tf_keras.optimizers.SGD(0.01, momentum=0.9) for _ in range(2))
+    plain_optimizer.build(plain.trainable_variables)
+
+    @tf.function(autograph=False)
+    def plain_step() -> Any:
+        with tf.GradientTape() as tape:
+            value = loss(y, plain(x, training=True))
+        gradients = tape.gradient(value, plain.trainable_variables)
+        plain_optimizer.apply_gradients(list(zip(gradients, plain.trainable_variables, strict=True)))
+        return value
+
+    step = compile(model, loss, optimizer, x, y, budget="80%")
+    assert [float(step(x, y)[1]) for _ in range(3)] == [float(plain_step()) for _ in range(3)]
+    for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert plans(step)[0].schedule.num_recomputations > 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 import checkmate.tf2
 from checkmate.tf2 import BudgetWarning
 from checkmate.tf2.capture import OpCost
+from checkmate.tf2.plan_cache import Lesson, recall, remember
 from checkmate.tf2.profile import profile_ops
 from tf2_models import CASES, identical, state, train_plain
 
@@ -23,7 +27,8 @@ def without_workspace(*arguments: Any) -> dict[str, OpCost]:
 
 
 @pytest.mark.parametrize("rehearsed", [True, False])
-def test_an_understatement_leads_to_a_new_plan(rehearsed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_understatement_leads_to_a_new_plan(rehearsed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
     case = CASES["conv"]()
     expected, _, _ = train_plain(case)
     model, optimizer = case.make(), case.optimizer()
@@ -50,6 +55,54 @@ def test_an_understatement_leads_to_a_new_plan(rehearsed: bool, monkeypatch: pyt
     assert step.plans[0].margin > 0
     assert step.plans[0].executions == 5
     assert identical(state(model, optimizer), expected)
+    if rehearsed:  # the next process does not have to learn it again
+        monkeypatch.setattr(EXECUTE.Executor, "rehearse", None)
+        again = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, budget=budget, time_limit=3, gap=0.02)
+        assert again.plans[0].schedule.steps == step.plans[0].schedule.steps
+        assert again.plans[0].margin == step.plans[0].margin
+        assert again.plans[0].rehearsed_peak == step.plans[0].rehearsed_peak
+
+
+def test_a_damaged_lesson_is_a_miss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    graph = checkmate.Graph.from_arrays([1.0, 1.0], [10, 10], [(0, 1)])
+    lesson = Lesson(1, 2, 2.0, 20, 15)
+    remember(graph, 100, {"a": 1}, lesson)
+    assert recall(graph, 100, {"a": 1}) == lesson
+    assert recall(graph, 100, {"a": 2}) is None
+    assert recall(graph, 101, {"a": 1}) is None
+    (file,) = tmp_path.iterdir()
+    whole = file.read_text()
+    for damage in (whole[:20], "[]", whole.replace("15", '"15"'), whole.replace("15", "-15"), whole.replace("1,", "1000,", 1)):
+        assert damage != whole
+        file.write_text(damage)
+        assert recall(graph, 100, {"a": 1}) is None
+
+
+def test_memory_is_counted_without_onednn() -> None:
+    """In processes of their own, for TensorFlow decides once: imported in time, and too late."""
+    code = """
+import sys, warnings
+import tensorflow as tf, keras
+if sys.argv[1] == "late":
+    tf.zeros(())
+import checkmate.tf2
+layers = [keras.layers.Conv2D(16, 3, padding="same", activation="relu") for _ in range(8)]
+model = keras.Sequential([keras.Input((32, 32, 3)), *layers, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)])
+x, y = tf.ones((16, 32, 32, 3)), tf.zeros((16, 2))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    step = checkmate.tf2.compile(model, "mse", keras.optimizers.SGD(0.1), x, y, budget="150%")
+    step(x, y)
+(plan,) = step.plans
+print(plan.measured_peak is not None and plan.measured_peak <= plan.budget)
+print(sum("counts no memory" in str(w.message) for w in caught))
+"""
+    for when, expected in (("early", ["True", "0"]), ("late", ["False", "1"])):
+        settings = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"}
+        settings.pop("TF_CPU_ALLOCATOR_USE_BFC", None)
+        result = subprocess.run([sys.executable, "-c", code, when], capture_output=True, text=True, check=True, env=settings)
+        assert result.stdout.split() == expected
 
 
 def tensor_bytes(tensor: Any) -> int:

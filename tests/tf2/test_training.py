@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import keras
@@ -11,21 +10,19 @@ import pytest
 
 import checkmate
 import checkmate.tf2
-from checkmate.tf2 import BudgetWarning, Plan
+from checkmate.tf2 import Plan
 from tf2_models import CASES, Case, identical, state, train_plain
 
 #: Budget as a point between 1.2 x the minimum (0) and the plain peak (1).
-LEVELS = (0.7, 0.35, 0.1)
+LEVELS = {"conv": (0.7, 0.35, 0.1), "residual": (0.5, 0.2), "unet": (0.35, 0.1), "transformer": (0.35, 0.1)}
 #: Where plain training runs fused kernels of its own, so that its last bits differ from those of any other graph.
 FUSED = ("transformer",)
 
 
 def compiled(case: Case, budget: Any, **options: Any) -> tuple[Any, Any, Any]:
     model, optimizer = case.make(), case.optimizer()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BudgetWarning)  # of rehearsals: small tensors fill the allocator's blocks badly
-        settings = {"time_limit": 3, "gap": 0.02, **options}
-        step = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, budget=budget, **settings)
+    settings = {"time_limit": 3, "gap": 0.02, **options}
+    step = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, budget=budget, **settings)
     return model, optimizer, step
 
 
@@ -40,7 +37,7 @@ def graph_of(case: Case) -> checkmate.Graph:
     return checkmate.tf2.capture(case.make(), case.loss, case.x, case.y, optimizer=case.optimizer())
 
 
-@pytest.mark.parametrize("name", ["conv", "unet", "transformer"])
+@pytest.mark.parametrize("name", LEVELS)
 def test_training_is_identical_and_within_the_budget(name: str) -> None:
     case = CASES[name]()
     graph = graph_of(case)
@@ -52,22 +49,19 @@ def test_training_is_identical_and_within_the_budget(name: str) -> None:
         assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(plain, expected, strict=True))
     else:
         expected, losses, added = train_plain(case)
-    for level in LEVELS:
+    for level in LEVELS[name]:
         budget = int(least + level * (graph.no_recompute_peak - least))
-        held = False
-        for _ in range(3):  # which small ops run side by side changes the peak of these tiny networks from run to run
-            variables, values, plan = train(case, budget)
-            assert identical(variables, expected), level
-            assert values == losses
-            assert plan.schedule.num_recomputations > 0
-            assert plan.mode == "sparse"
-            assert budget < added + graph.fixed_memory
-            assert plan.measured_peak is not None
-            error = abs(plan.measured_peak - plan.predicted_peak) / plan.predicted_peak
-            held = plan.measured_peak <= budget and error <= 0.05
-            if held:
-                break
-        assert held, level
+        variables, values, plan = train(case, budget)
+        assert identical(variables, expected), level
+        assert values == losses
+        assert plan.schedule.num_recomputations > 0
+        assert plan.mode == "sparse"
+        assert budget < added + graph.fixed_memory
+        assert plan.executions == 5
+        assert plan.measured_peak is not None
+        assert plan.measured_peak <= budget
+        # 5% for networks of real size, which benchmarks/tf_exact.py trains; here blocks of the allocator are large beside tensors.
+        assert abs(plan.measured_peak - plan.predicted_peak) <= 0.1 * plan.predicted_peak, level
 
 
 @pytest.mark.parametrize("name", ["subclassed", "recurrent"])
@@ -95,14 +89,11 @@ def test_mixed_precision(policy: str) -> None:
     expected, losses, reference = train(case, "200%")
     variables, values, plan = train(case, (graph.min_working_set + graph.no_recompute_peak) // 2)
     assert plan.schedule.num_recomputations > 0 == reference.schedule.num_recomputations
+    assert identical(variables, expected)
+    assert identical(variables, plain)
+    assert values == losses
     if policy == "mixed_float16":
-        assert identical(variables, expected)
-        assert identical(variables, plain)
-        assert values == losses
         assert any(float(v) == 2.0**35 for v in variables if v.shape == ())
-    else:  # oneDNN rounds to bfloat16 at other places, depending on the ops that it can make one kernel of
-        for others in (plain, expected):
-            assert all(np.allclose(a, b, atol=2e-3) for a, b in zip(variables, others, strict=True))
 
 
 def test_every_way_of_running_gives_the_same() -> None:

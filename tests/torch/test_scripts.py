@@ -151,7 +151,8 @@ def test_graph_breaks_share_the_budget() -> None:
     plain = twin(base)
     expected = train(which, plain, 3)
     plain_peak = step_peak(which, plain)
-    for budget, fits_at_once in (("3MiB", True), ("2MiB", False), ("1.6MiB", False)):
+    # How much workspace a convolution takes depends on the processor.
+    for budget, fits_at_once in ((int(0.97 * plain_peak), True), ("2MiB", False), ("1.6MiB", False)):
         planned = checkmate.torch.compile(twin(base), budget=budget, time_limit=3)
         # The first step finds out that there is a second graph.
         with nullcontext() if fits_at_once else pytest.warns(BudgetWarning, match="share the budget"):

@@ -1,4 +1,4 @@
-"""Layer lists: what each layer of a convolutional network costs and produces, and the training step that follows from it."""
+"""Layer lists: what each layer of a network costs and produces, and the training step that follows from it."""
 
 from __future__ import annotations
 
@@ -79,6 +79,23 @@ class Layers:
     def norm(self, name: str, x: Tensor) -> Tensor:
         """Batch normalisation: four operations per element, four parameters per channel."""
         return self._layer(name, 4 * x.size, (x.height, x.width, x.channels), x, parameters=4 * x.channels)
+
+    def layer_norm(self, name: str, x: Tensor) -> Tensor:
+        """Normalisation of every token: four operations per element, two parameters per channel."""
+        return self._layer(name, 4 * x.size, (x.height, x.width, x.channels), x, parameters=2 * x.channels)
+
+    def embedding(self, name: str, x: Tensor, channels: int, vocabulary: int) -> Tensor:
+        """A vector for every token, and one for every place in the sequence, added."""
+        shape = (x.height, x.width, channels)
+        return self._layer(name, math.prod(shape), shape, x, parameters=(vocabulary + x.width) * channels)
+
+    def product(self, name: str, x: Tensor, y: Tensor, shape: tuple[int, int, int], terms: int) -> Tensor:
+        """A matrix product of two tensors; every element of the result is a sum of that many terms."""
+        return self._layer(name, terms * math.prod(shape), shape, x, y)
+
+    def copy(self, name: str, x: Tensor) -> Tensor:
+        """A tensor of the same shape at one operation per element: dropout."""
+        return self._layer(name, x.size, (x.height, x.width, x.channels), x)
 
     def activation(self, name: str, x: Tensor) -> Tensor:
         """One operation per element."""

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from ..errors import BudgetError, CheckmateError, InfeasibleBudget, UnknownMethod
 from ..graph import Graph
-from ..schedule import Compute, Schedule, Step, simulate
+from ..schedule import Compute, Schedule, Step
 from ..units import Budget, format_bytes, parse_bytes
 from .batch import MaxBatch, max_batch_size
 from .minimum import MinimumBudget, minimum_budget, smallest_budget_found
@@ -98,16 +98,12 @@ def solve(
         if method != "auto" or smallest.peak > limit:
             raise _infeasible(search, smallest.peak, method)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
-    steps = search.schedule_steps()
-    seconds = search.seconds()
-    bound = min(search.lower_bound, search.best_cost)
-    schedule = Schedule(graph, steps, limit, method, bound, order, seconds, seed)
-    trace = simulate(graph, steps)
-    if trace.peak > limit:
+    schedule = search.schedule(method)
+    if schedule.peak > limit:  # simulated here, and only here
         raise CheckmateError(
-            f"method {method!r} returned a schedule of {trace.peak} bytes for a budget of {limit}: please report it"
+            f"method {method!r} returned a schedule of {schedule.peak} bytes for a budget of {limit}: please report it"
         )
-    if not _in_order(graph, steps, order):
+    if not _in_order(graph, schedule.steps, order):
         raise CheckmateError(f"method {method!r} returned a schedule that is not in the order {order!r}: please report it")
     return schedule
 

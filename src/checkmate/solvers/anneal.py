@@ -50,6 +50,8 @@ from .sequence import (
 
 #: Temperatures, in units of the ideal cost, at the start and at the end of a run.
 HOT, COLD = 3e-3, 1e-5
+#: Start of a run that polishes a good schedule, in the same units.
+POLISH_HEAT = 3e-4
 #: Weight of one budget's worth of excess bytes at one position, in units of the ideal cost, to start with; and its limits.
 _PENALTY, _PENALTY_RANGE = 0.1, (1e-3, 1e3)
 #: Moves between two adjustments of that weight (and as many as there are ops), and the factor.

@@ -9,10 +9,10 @@ Limits: the only bound is the cost of computing every op once. The bounds of the
 from __future__ import annotations
 
 from ..schedule import OPTIMAL_GAP
-from .anneal import COLD, HOT, Anneal
+from .anneal import COLD, HOT, POLISH_HEAT, Anneal
 from .auto import auto
 from .decode import Evaluation, evaluate
-from .problem import Problem
+from .problem import problem_of
 from .search import Search
 
 #: Moves per op in the search for an order, and in the first round of annealing; both with a least and a most.
@@ -23,8 +23,6 @@ _GIVEN_SHARE = 0.3
 #: Stop after this many rounds that brought less than this fraction of the ideal cost; a round has this many times the
 #: moves of the one before.
 _PATIENCE, _PROGRESS, _GROWTH = 3, 1e-5, 1.6
-#: Temperature for improving a good schedule, in units of the ideal cost.
-_POLISH_HEAT = 3e-4
 
 
 def any_order(search: Search) -> None:
@@ -36,7 +34,7 @@ class _AnyOrder:
     def __init__(self, search: Search):
         self.search = search
         self.graph = search.graph
-        self.anneal = Anneal(Problem(search.graph), search.budget, "any", search.seed)
+        self.anneal = Anneal(problem_of(search.graph), search.budget, "any", search.seed)
 
     def run(self) -> None:
         search, graph = self.search, self.graph
@@ -78,7 +76,7 @@ class _AnyOrder:
                 moves = max(1000, min(moves, int(0.9 * rate * search.time_left())))
             polish = search.best is not None and number % 2 == 1
             start = search.best if search.best is not None and (polish or search.closed()) else low.sequence
-            hot = HOT if number % 4 == 2 else _POLISH_HEAT  # from the low order both heats: neither is always better
+            hot = HOT if number % 4 == 2 else POLISH_HEAT  # from the low order both heats: neither is always better
             self._consider(self.anneal.run(start, moves, hot, COLD, stop=self._over), "annealing")
             rate = moves / max(1e-6, search.seconds() - began)
             idle = 0 if search.best_cost < before - _PROGRESS * self.graph.ideal_cost else idle + 1

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..schedule import OPTIMAL_GAP
-from .anneal import HOT, Anneal
+from .anneal import HOT, POLISH_HEAT, Anneal
 from .climb import Climb
 from .decode import Evaluation, decode, evaluate, retained_by
 from .greedy import SETTINGS, Greedy
-from .problem import Bools, Problem
+from .large import MANY_OPS, TOO_MANY_OPS, large
+from .problem import Bools, problem_of
 from .search import Search
 from .snapshot import Relaxed, SnapshotRelaxation
 
@@ -23,31 +24,39 @@ from .snapshot import Relaxed, SnapshotRelaxation
 _ANNEAL_MOVES, _ANNEAL_GROWTH, _ANNEAL_WORK = 10_000, 3, 1e8
 #: A gap so wide that the best schedule is no good start for a polish.
 _WIDE = 0.1
-#: Temperature at which a good schedule is polished, in units of the ideal cost.
-_POLISH_HEAT = 3e-4
 #: Moves of the hill climb in the first round, doubled in every later one; and most moves in one round, times the square of
 #: the number of ops: about three seconds.
-_CLIMB_MOVES, _CLIMB_WORK = 50, 8e7
+_CLIMB_MOVES, _CLIMB_WORK = 50, 2e8
 #: Seconds for one relaxation; doubled when it was not enough to find anything.
 _ROUND_SECONDS = 6.0
 #: While the gap is wide, a rough answer (this fraction of the gap) and the next round bring more than an exact one.
 _ROUGH = 0.1
+#: A gap at which better schedules are worth more time than better bounds.
+_LOOSE = 0.01
+#: Nested checkpointing is tried while the gap is loose: once for each of these numbers of ops per segment (and kinds of cuts,
+#: see segments.py), with at most so many segments, for this share of the time limit.
+_NESTS, _MOST_SEGMENTS, _NEST_SHARE = ((50, False), (25, True), (25, False)), 100, 0.2
 #: Rounds spent on improving a schedule that is within the gap already, each of at most this many seconds.
 _POLISH_ROUNDS, _POLISH_SECONDS = 2, 1.0
 #: Fractions of the violation by which the budget is lowered to read feasible schedules off the relaxation.
 _MARGINS = (0.35, 0.7, 1.0, 1.3)
 
 
-def auto(search: Search) -> None:
-    """Proven near-optimal schedules; see the module's description."""
-    _Auto(search).run()
+def auto(search: Search, rounds: int | None = None) -> None:
+    """Proven near-optimal schedules; see the module's description. `rounds`: stop after that many, whatever the gap."""
+    if search.graph.num_ops > MANY_OPS:
+        large(search)
+    if search.graph.num_ops <= TOO_MANY_OPS and not search.done():
+        _Auto(search, rounds).run()
 
 
 class _Auto:
-    def __init__(self, search: Search):
-        self.search = search
+    def __init__(self, search: Search, most_rounds: int | None):
+        self.search, self.most_rounds = search, most_rounds
+        # In a few rounds nothing is proven anyway.
+        self.least_gap = 0.0 if most_rounds is None else 0.5 * search.gap
         self.graph = search.graph
-        self.problem = Problem(search.graph)
+        self.problem = problem_of(search.graph)
         self.relaxation = SnapshotRelaxation(self.problem)
         self.greedy = Greedy(self.problem)
         self.climb: Climb | None = None
@@ -75,12 +84,17 @@ class _Auto:
             self.search.raise_bound(relaxed.bound, f"bound from {len(stages)} snapshots")
             violating = self._decode(stages, relaxed)
             # Most searches end within two rounds, without annealing and the seconds that compiling it takes the first time.
-            if not self.search.done() and (rounds or self.search.current_gap() > _WIDE):
+            if not self.search.done() and (rounds or self._loose() or self.search.current_gap() > _WIDE):
                 self._anneal(violating)
+            annealed = self.search.best_cost
             if not self.search.done():
                 self._climb()
+            if not self.search.done() and self._loose() and self.search.best_cost < annealed:
+                self._anneal(violating)
+            if not self.search.done():
+                self._nest(rounds)
             rounds += 1
-            if self._finished(polish):
+            if self._finished(polish) or rounds == self.most_rounds:
                 return
             if violating and not self.search.closed():
                 self._lower_budget(stages, max(found.peak for found in violating))
@@ -100,6 +114,9 @@ class _Auto:
             return polish >= _POLISH_ROUNDS or search.current_gap() <= max(0.02 * search.gap, OPTIMAL_GAP)
         return search.done()
 
+    def _loose(self) -> bool:
+        return self.most_rounds is None and self.search.current_gap() > _LOOSE
+
     def _consider(self, found: Evaluation, note: str) -> bool:
         if found.peak > self.search.budget:
             return False
@@ -118,7 +135,7 @@ class _Auto:
         if not self.climbs:
             return
         # A number of moves and not of seconds, so that the same search takes the same turns.
-        self.moves *= 2
+        self.moves *= 8 if self._loose() else 2
         for _ in range(max(20, min(self.moves, int(_CLIMB_WORK / self.graph.num_ops**2)))):
             if self.search.done():
                 return
@@ -129,8 +146,9 @@ class _Auto:
     def _anneal(self, violating: list[Evaluation]) -> None:
         """A polish of the best schedule; without one, a repair of what comes nearest to the budget."""
         search = self.search
-        moves, most = self.anneal_moves, int(_ANNEAL_WORK / (self.graph.num_ops + 100))
-        self.anneal_moves = min(_ANNEAL_GROWTH * moves, most)
+        most = int(_ANNEAL_WORK / (self.graph.num_ops + 100))
+        moves = most // 2 if self._loose() else min(self.anneal_moves, most)
+        self.anneal_moves = min(_ANNEAL_GROWTH * self.anneal_moves, most)
         # Where greedy eviction finds nothing, or nothing good, better starts are the plain order and what nearly fits.
         starts: list[Sequence[int]] = [range(self.graph.num_ops)]
         if violating:
@@ -139,8 +157,23 @@ class _Auto:
             if search.best is None or search.current_gap() > _WIDE:
                 self._consider(self.anneal.run(start, moves, hot=HOT, stop=search.done), "annealing")
         if search.best is not None:
-            found = self.anneal.run(search.best, moves, hot=_POLISH_HEAT, stop=search.done)
+            found = self.anneal.run(search.best, moves, hot=POLISH_HEAT, stop=search.done)
             self._consider(found, "annealing")
+
+    def _nest(self, number: int) -> None:
+        """Nested checkpointing: near the least memory it is far ahead of what eviction and annealing find."""
+        if number >= len(_NESTS) or not self._loose():
+            return
+        from .nested import Nested  # which solves segments by this method
+
+        search, (size, early) = self.search, _NESTS[number]
+        latest = search.seconds() + _NEST_SHARE * search.time_limit
+        segments = min(self.graph.num_ops // size, _MOST_SEGMENTS)
+        room = search.budget - self.graph.fixed_memory
+        nested = Nested(self.problem, segments, room, search.seed, lambda: search.done() or search.seconds() > latest, early)
+        found = None if search.done() else nested.run(search.budget)
+        if found is not None:
+            self._consider(found, "nested checkpointing")
 
     def _relax(self, budget: int, stages: list[int], seconds: float, rough: float) -> Relaxed:
         search = self.search
@@ -151,7 +184,7 @@ class _Auto:
             budget - self.graph.fixed_memory,
             stages,
             min(seconds, search.time_left()),
-            gap=min(max(1e-7, 0.2 * rough * search.gap, rough * search.current_gap()), 0.01),
+            gap=max(self.least_gap, min(max(1e-7, 0.2 * rough * search.gap, rough * search.current_gap()), 0.01)),
             seed=search.seed,
             stop=lambda bound: search.interrupted,
             start=start,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..errors import BudgetError, InfeasibleBudget
 from ..graph import Graph
-from ..schedule import Schedule, steps_from_sequence
+from ..schedule import Schedule
 from ..units import Budget, parse_bytes
 from .minimum import minimum_budget
 from .search import Search
@@ -82,7 +82,7 @@ def max_batch_size(
         if search.best is not None and search.best_cost <= max_overhead * graph.ideal_cost:
             batch, best = probe, search
             # The schedule may leave room for more.
-            peak = _schedule(search).peak - graph.fixed_memory
+            peak = search.schedule("auto").peak - graph.fixed_memory
             batch = max(batch, min(largest, room // max(1, peak)))
             answer = "fits"
         else:
@@ -99,18 +99,4 @@ def max_batch_size(
     if best is None:
         minimum = minimum_budget(graph)
         raise InfeasibleBudget(graph.fixed_memory + room, minimum.proven_minimum, minimum.smallest_found)
-    return MaxBatch(batch, max(batch, upper), _schedule(best), time.perf_counter() - started)
-
-
-def _schedule(search: Search) -> Schedule:
-    assert search.best is not None
-    return Schedule(
-        search.graph,
-        steps_from_sequence(search.graph, search.best),
-        search.budget,
-        "auto",
-        min(search.lower_bound, search.best_cost),
-        search.order,
-        search.seconds(),
-        search.seed,
-    )
+    return MaxBatch(batch, max(batch, upper), best.schedule("auto"), time.perf_counter() - started)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -120,8 +121,7 @@ class Program:
             join(self._upper, np.float64),
         )
 
-    def _lp(self) -> highspy.HighsLp:
-        arrays = self.arrays()
+    def _lp(self, arrays: Arrays) -> highspy.HighsLp:
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = self.num_variables, self.num_rows
         lp.col_cost_ = arrays.cost
@@ -134,6 +134,39 @@ class Program:
             kinds = {True: highspy.HighsVarType.kInteger, False: highspy.HighsVarType.kContinuous}
             lp.integrality_ = [kinds[bool(x)] for x in arrays.integer]
         return lp
+
+    def relax(self, time_limit: float, stop: Callable[[], bool] = lambda: False) -> Answer:
+        """The linear relaxation, by an interior point method without crossover: fast, and ties are shared evenly.
+
+        The bound is that of weak duality, computed here from the row duals, whatever state the solver stopped in.
+        """
+        arrays = self.arrays()
+        lp = self._lp(arrays)
+        lp.integrality_ = []
+        highs = highspy.Highs()
+        highs.setOptionValue("output_flag", False)
+        highs.setOptionValue("threads", THREADS)
+        highs.setOptionValue("time_limit", max(0.01, time_limit))
+        highs.setOptionValue("solver", "ipm")
+        highs.setOptionValue("run_crossover", "off")
+        highs.passModel(lp)
+
+        def on_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
+            if stop():
+                event.interrupt()
+
+        highs.cbSimplexInterrupt += on_interrupt
+        highs.cbIpmInterrupt += on_interrupt
+        highs.run()
+        if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+            return Answer(None, np.inf, np.inf, True, False)
+        solution = highs.getSolution()
+        bound = _dual_bound(arrays, np.array(solution.row_dual)) if solution.dual_valid else -np.inf
+        if not solution.value_valid:
+            return Answer(None, np.inf, bound, False, False)
+        x = np.clip(np.array(solution.col_value), arrays.lower, 1.0)
+        optimal = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        return Answer(x, float(arrays.cost @ x), bound, False, optimal)
 
     def solve(
         self,
@@ -152,11 +185,13 @@ class Program:
             start: (variables, values) of a solution to begin with; the rest is completed by HiGHS.
             tolerance: how far rows and integers may be off; HiGHS's own choice (1e-6) if None.
         """
+        deadline = time.perf_counter() + time_limit
+        lp = self._lp(self.arrays())  # takes seconds for the largest programs
         highs = highspy.Highs()
         options = {
             "output_flag": False,
             "threads": THREADS,
-            "time_limit": max(0.01, time_limit),
+            "time_limit": max(0.01, deadline - time.perf_counter()),
             "mip_abs_gap": absolute_gap,
             "mip_rel_gap": 0.0,
             "random_seed": seed,
@@ -165,7 +200,7 @@ class Program:
             options |= {"primal_feasibility_tolerance": tolerance, "mip_feasibility_tolerance": tolerance}
         for name, value in options.items():
             highs.setOptionValue(name, value)
-        highs.passModel(self._lp())
+        highs.passModel(lp)
         if start is not None:
             highs.setSolution(len(start[0]), start[0].astype(np.int32), start[1])
 
@@ -191,3 +226,12 @@ class Program:
         objective = info.objective_function_value if found else np.inf
         bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else -np.inf
         return Answer(x, objective, bound, False, status == highspy.HighsModelStatus.kOptimal)
+
+
+def _dual_bound(arrays: Arrays, dual: Floats) -> float:
+    """The bound on the objective that these row multipliers prove: the least of the Lagrangian over the box of the variables."""
+    positive = np.where(np.isfinite(arrays.row_lower), np.maximum(dual, 0.0), 0.0)
+    negative = np.where(np.isfinite(arrays.row_upper), np.minimum(dual, 0.0), 0.0)
+    reduced = arrays.cost - arrays.matrix.T @ (positive + negative)
+    rows = positive @ np.where(positive > 0, arrays.row_lower, 0.0) + negative @ np.where(negative < 0, arrays.row_upper, 0.0)
+    return float(rows + np.minimum(reduced * arrays.lower, reduced).sum())

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from ..graph import Graph
 
@@ -37,6 +38,11 @@ class Problem:
     @cached_property
     def workspace(self) -> Floats:
         return np.array([op.workspace for op in self.graph.ops], np.float64)
+
+    @cached_property
+    def byte_counts(self) -> tuple[Ints, Ints]:
+        """Sizes of values and workspaces of ops as whole numbers."""
+        return self.size.astype(np.int64), self.workspace.astype(np.int64)
 
     @cached_property
     def recomputable(self) -> Bools:
@@ -77,6 +83,14 @@ class Problem:
         return compressed([op.outputs for op in self.graph.ops])
 
     @cached_property
+    def place(self) -> Ints:
+        """Per value its place among the outputs of its producer."""
+        pointers, values = self.outputs
+        places = np.zeros(self.graph.num_values, np.int64)
+        places[values] = np.arange(len(values)) - pointers[:-1][self.producer[values]]
+        return places
+
+    @cached_property
     def users(self) -> tuple[Ints, Ints]:
         """Ops that read each value, ascending, compressed."""
         rows: list[list[int]] = [[] for _ in self.graph.values]
@@ -108,13 +122,27 @@ class Problem:
             through: ops (length n) whose recomputation reads its inputs; a value stays useful as long as a value that
                 such an op makes from it.
         """
-        until = self.last_use.copy()
-        in_pointers, in_values = self.inputs
-        out_pointers, out_values = self.outputs
-        for op in range(self.graph.num_ops - 1, -1, -1):
-            if through[op] and self.recomputable[op]:
-                made = out_values[out_pointers[op] : out_pointers[op + 1]]
-                latest = int(until[made].max(initial=op))
-                read = in_values[in_pointers[op] : in_pointers[op + 1]]
-                until[read] = np.maximum(until[read], latest)
-        return until
+        return _useful_until(self.last_use, through & self.recomputable, *self.inputs, *self.outputs)
+
+
+@njit(cache=True)
+def _useful_until(
+    last_use: Ints, through: Bools, in_pointers: Ints, in_values: Ints, out_pointers: Ints, out_values: Ints
+) -> Ints:
+    until = last_use.copy()
+    for op in range(len(through) - 1, -1, -1):
+        if through[op]:
+            latest = op
+            for x in range(out_pointers[op], out_pointers[op + 1]):
+                latest = max(latest, until[out_values[x]])
+            for x in range(in_pointers[op], in_pointers[op + 1]):
+                until[in_values[x]] = max(until[in_values[x]], latest)
+    return until
+
+
+def problem_of(graph: Graph) -> Problem:
+    """The arrays of a graph, made once: graphs do not change."""
+    problem = graph.__dict__.get("_problem")
+    if problem is None:
+        problem = graph.__dict__["_problem"] = Problem(graph)
+    return problem

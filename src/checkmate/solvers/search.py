@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..graph import Graph
-from ..schedule import OPTIMAL_GAP, Compute, Step, steps_from_sequence
+from ..schedule import OPTIMAL_GAP, Compute, Schedule, Step, steps_from_sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,12 @@ class Search:
         self.best_steps = steps
         return True
 
-    def schedule_steps(self) -> list[Step]:
-        """The best schedule so far, step by step; there must be one."""
+    def schedule(self, method: str) -> Schedule:
+        """The best schedule so far, with the bound proven so far, in the name of a method; there must be one."""
         assert self.best is not None, "asked for before a schedule was found"
-        return self.best_steps if self.best_steps is not None else steps_from_sequence(self.graph, self.best)
+        steps = self.best_steps if self.best_steps is not None else steps_from_sequence(self.graph, self.best)
+        bound = min(self.lower_bound, self.best_cost)
+        return Schedule(self.graph, steps, self.budget, method, bound, self.order, self.seconds(), self.seed)
 
     def raise_bound(self, bound: float, note: str = "bound") -> None:
         """Hand in a bound proven for the given order; the best one stays. It says nothing about other orders."""

@@ -56,6 +56,20 @@ def _without_tiny(size: Floats) -> Bools:
     return counted
 
 
+@dataclass(frozen=True)
+class Fractional:
+    """The outcome of a linear relaxation.
+
+    Attributes:
+        bound: proven bound on the cost of every schedule under the budget; infinite if there is none.
+        recomputed: per snapshot and op (length n), how much of it is recomputed in the group that follows; None without a
+            solution.
+    """
+
+    bound: float
+    recomputed: list[Floats] | None
+
+
 class SnapshotRelaxation:
     """The relaxation for one graph; solve it again and again with other budgets and snapshots.
 
@@ -108,6 +122,19 @@ class SnapshotRelaxation:
             start=hint,
         )
         return self._read(answer, retain, recompute)
+
+    def relax(
+        self, budget: float, snapshots: Sequence[int], time_limit: float, stop: Callable[[], bool] = lambda: False
+    ) -> Fractional:
+        """The linear relaxation: the bound of graphs so large that a decision more or less does not matter."""
+        program, _, recompute = self._build(budget, snapshots, True, ())
+        answer = program.relax(time_limit, stop)
+        if answer.infeasible:
+            return Fractional(np.inf, None)
+        if answer.x is None:
+            return Fractional(self._bound(answer.bound), None)
+        x = answer.x
+        return Fractional(self._bound(answer.bound), [np.where(index >= 0, x[index], 0.0) for index in recompute])
 
     def _bound(self, objective: float) -> float:
         ideal = self.problem.graph.ideal_cost

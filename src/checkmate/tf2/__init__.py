@@ -11,7 +11,7 @@ from __future__ import annotations
 from ..errors import BudgetWarning
 from .api import TrainIteration, capture, compile, plans
 from .fit import prepare
-from .measure import Measurement, measure
+from .measure import Measurement, count_on_cpu, measure
 from .options import Options
 from .planning import Plan
 from .step import PlannedStep
@@ -29,3 +29,5 @@ __all__ = [
     "plans",
     "prepare",
 ]
+
+count_on_cpu()

@@ -11,7 +11,7 @@ import tensorflow as tf
 from ..schedule import Compute, Step
 from .capture import Captured
 from .internals import eager_attributes, run_op
-from .kinds import ALIASES, is_shape
+from .kinds import ALIASES, is_shape, source
 from .trace import shape_value
 
 
@@ -65,11 +65,16 @@ class EagerProgram:
         stack = [tensor]
         while stack:
             wanted = stack[-1]
-            missing = [] if is_shape(wanted.op) else [t for t in wanted.op.inputs if t.name not in self._slot]
+            passed_on = source(wanted)
+            inputs = [] if is_shape(wanted.op) else list(wanted.op.inputs) if passed_on is wanted else [passed_on]
+            missing = [t for t in inputs if t.name not in self._slot]
             if wanted.name in self._slot:
                 stack.pop()
             elif missing:
                 stack.append(missing[0])
+            elif passed_on is not wanted:
+                self._slot[wanted.name] = self._slot[passed_on.name]
+                self._views.setdefault(passed_on.name, []).append(wanted.name)
             else:
                 self._add(wanted.op)
         return self._slot[tensor.name]

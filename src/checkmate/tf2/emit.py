@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 
 import tensorflow as tf
 
 from ..schedule import Compute, Step
 from .capture import Captured
 from .internals import add_control_edge, copy_functions, copy_op, is_stateful
-from .kinds import ALIASES, is_big, is_handle, is_shape, tensor_bytes
+from .kinds import is_big, is_handle, is_shape, source, tensor_bytes
 from .trace import is_fixed, root, shape_value
 
 MODES = ("sparse", "full")
@@ -67,11 +68,10 @@ class _Emitter:
         self.tensors: dict[str, tf.Tensor] = {
             inner.name: outer for inner, outer in zip(traced.inputs, [*arguments, *traced.captured], strict=True)
         }
-        self.views: dict[str, list[str]] = {}
-        for op in traced.ops:
-            if op.type in ALIASES:
-                for tensor in op.outputs:
-                    self.views.setdefault(root(tensor).name, []).append(tensor.name)
+        self.views: dict[str, list[str]] = {}  # tensor -> what shares the memory of its latest copy
+        pairs = [pair for unit in captured.units for pair in pairwise(unit.ops) if _one_kernel(*pair)]
+        self.filters = {bias.name: filters for bias, filters in pairs}
+        self.biases = {filters.name: bias for bias, filters in pairs}
         self.copies: Counter[str] = Counter()
         self.latest: dict[str, tf.Operation] = {}
         self.previous: tf.Operation | None = None
@@ -82,11 +82,15 @@ class _Emitter:
         stack = [tensor]
         while stack:
             wanted = stack[-1]
-            missing = [] if is_shape(wanted.op) else [t for t in wanted.op.inputs if t.name not in self.tensors]
+            passed_on = source(wanted)
+            inputs = [] if is_shape(wanted.op) else list(wanted.op.inputs) if passed_on is wanted else [passed_on]
+            missing = [t for t in inputs if t.name not in self.tensors]
             if wanted.name in self.tensors:
                 stack.pop()
             elif missing:
                 stack.append(missing[0])
+            elif passed_on is not wanted:
+                self._is_now(wanted, self.tensors[passed_on.name])
             else:
                 self._copy(wanted.op, [])
         return self.tensors[tensor.name]
@@ -94,11 +98,12 @@ class _Emitter:
     def run(self, op: tf.Operation) -> None:
         """Emit one op of the schedule."""
         reading = op.type == "ReadVariableOp"
-        chained = not reading and (self.mode == "full" or is_big(op) or is_stateful(op))
+        chained = self._is_chained(op)
         before: list[tf.Operation] = []
-        if chained:
-            before = [copy for original, copy in self.waiting if not _one_kernel(original, op)]
-            before += [self.previous] if self.previous is not None else []
+        if (filters := self.filters.get(op.name)) is not None and self._is_chained(filters):
+            before = self._edges(filters, (op, filters))
+        elif chained:
+            before = self._edges(op, (self.biases.get(op.name), op))
         if is_stateful(op) and not reading:
             before += self._ordered_before(op)
         for tensor in op.inputs:
@@ -116,6 +121,23 @@ class _Emitter:
         elif any(not is_fixed(r) and is_big(r.op) for r in map(root, op.inputs)):
             self.waiting.append((op, new))
 
+    def _is_chained(self, op: tf.Operation) -> bool:
+        return op.type != "ReadVariableOp" and (self.mode == "full" or is_big(op) or is_stateful(op))
+
+    def _edges(self, op: tf.Operation, together: tuple[tf.Operation | None, tf.Operation]) -> list[tf.Operation]:
+        """What the next op of the chain waits for.
+
+        Args:
+            together: the two gradients of a convolution with bias. oneDNN makes one kernel of them only if they wait for the same
+                ops; what one of them reads is left out, for graph rewriting drops such an edge on one side and not on the other.
+        """
+        before = [copy for original, copy in self.waiting if not _one_kernel(original, op)]
+        before += [self.previous] if self.previous is not None else []
+        if together[0] is None:
+            return before
+        read = {root(tensor).op.name for one in together if one is not None for tensor in one.inputs}
+        return [copy for copy in before if not any(self.latest.get(name) is copy for name in read)]
+
     def _copy(self, op: tf.Operation, before: list[tf.Operation]) -> None:
         if is_shape(op):
             for tensor in op.outputs:
@@ -132,10 +154,18 @@ class _Emitter:
                 inputs[1] = tf.raw_ops.PlaceholderWithDefault(input=inputs[1], shape=inputs[1].shape)
             new = copy_op(op, inputs, f"{op.name}__again{number}" if number else op.name)
         for old, fresh in zip(op.outputs, new.outputs, strict=True):
-            self.tensors[old.name] = fresh
-            for view in self.views.get(old.name, ()):
-                self.tensors.pop(view, None)
+            self._is_now(old, fresh)
         self.latest[op.name] = new
+
+    def _is_now(self, old: tf.Tensor, fresh: tf.Tensor) -> None:
+        """Note the newest copy of a tensor; views of the copy before are forgotten."""
+        self.tensors[old.name] = fresh
+        base = root(old)
+        if base is old:
+            for view in self.views.pop(old.name, ()):
+                self.tensors.pop(view, None)
+        else:
+            self.views.setdefault(base.name, []).append(old.name)
 
     def _leave_out(self, op: tf.Operation, before: list[tf.Operation]) -> tf.Operation:
         """Something without effect in place of an op: it reads one number of each input, so that these are computed."""

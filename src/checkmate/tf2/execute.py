@@ -14,7 +14,7 @@ from .capture import Captured
 from .eager import EagerProgram
 from .emit import can_run_dry, emit
 from .internals import without_graph_rewriting
-from .measure import measure
+from .measure import counts_memory, default_device, measure
 from .planning import Plan
 
 #: In the order in which they are tried.
@@ -44,27 +44,32 @@ class Executor:
         if self._function is None:
             self._function = EagerProgram(self.captured, self.plan.schedule.steps) if self.mode == "eager" else self._graph()
 
-    def rehearse(self) -> int | None:
+    def rehearse(self, limit: int) -> int | None:
         """Bytes that the schedule adds at its peak, found by runs on zeros that change nothing; None if that cannot be done.
 
-        A way of running that TensorFlow refuses is given up for the next.
+        One run is enough if it stays well below `limit` bytes or passes them; otherwise the larger of two counts. A way of
+        running that TensorFlow refuses is given up for the next.
         """
-        if not can_run_dry(self.captured):
+        if not can_run_dry(self.captured) or not counts_memory(default_device()):
             return None
         traced = self.captured.traced
+        enough_below = limit - (limit + traced.fixed_bytes) // 50
         zeros = [tf.zeros(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
         while self.mode != "eager":
             function = self._graph(dry=True)
             try:
                 with measure() as seen:
-                    for _ in range(2):  # where the allocator finds room differs a little from run to run
+                    self._call(function, zeros)
+                added = seen.added or 0
+                if enough_below < added <= limit:  # where the allocator finds room differs a little from run to run
+                    with measure() as seen:
                         self._call(function, zeros)
             except (tf.errors.InvalidArgumentError, tf.errors.InternalError) as error:
                 if not _is_cycle(error):
                     return None  # it does not run on zeros
                 self._give_up()
             else:
-                return seen.added
+                return max(added, seen.added or 0)
         return None
 
     def run(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:

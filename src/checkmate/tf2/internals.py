@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute as eager_execute
 from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.util import _pywrap_util_port
 
 
 def copy_op(op: tf.Operation, inputs: Sequence[tf.Tensor], name: str) -> tf.Operation:
@@ -80,6 +81,11 @@ def without_graph_rewriting() -> Iterator[None]:
         yield
     finally:
         context.function_call_options = before
+
+
+def onednn_is_on() -> bool:
+    """TensorFlow runs ops of oneDNN on the CPU where it can."""
+    return bool(_pywrap_util_port.IsMklEnabled())
 
 
 def variable_bytes(handle: tf.Tensor) -> int:

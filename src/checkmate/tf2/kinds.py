@@ -53,6 +53,16 @@ IN_PLACE = frozenset(
 )
 
 
+def source(tensor: tf.Tensor) -> tf.Tensor:
+    """Where a tensor comes from, past every IdentityN: such an op passes on many tensors, but each stands for one input only.
+
+    Keras hands all gradients to its optimizers through one; to wait for it would keep every gradient until the last is there.
+    """
+    while tensor.op.type == "IdentityN":
+        tensor = tensor.op.inputs[tensor.value_index]
+    return tensor
+
+
 def is_handle(tensor: tf.Tensor) -> bool:
     """It points at a variable or a list instead of holding numbers."""
     return tensor.dtype in (tf.resource, tf.variant)

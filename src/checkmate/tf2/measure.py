@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import tensorflow as tf
+
+from .internals import onednn_is_on
 
 
 @dataclass
@@ -14,8 +17,7 @@ class Measurement:
     """Bytes of live tensors on one device.
 
     Attributes:
-        base: when the block began. peak: at the highest point of the block. Both None where TensorFlow does not count
-        (on the CPU it counts while oneDNN is on, which is the default on x86).
+        base: when the block began. peak: at the highest point of the block. Both None where TensorFlow does not count.
     """
 
     base: int | None = None
@@ -25,6 +27,18 @@ class Measurement:
     def added(self) -> int | None:
         """What the block took at its peak beyond what was there before it."""
         return None if self.peak is None or self.base is None else self.peak - self.base
+
+
+def count_on_cpu() -> None:
+    """Have TensorFlow count memory on the CPU, if it has made no device yet.
+
+    With oneDNN, the default on recent processors of Intel and AMD, it always does; without, only its pooling allocator counts,
+    which is chosen here unless the environment says otherwise. The pool may take all of the machine's memory.
+    """
+    if not onednn_is_on() and os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1") == "1":
+        with suppress(ValueError, OSError, AttributeError):  # not known on this system: TensorFlow's own limit is 64 GiB
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            os.environ.setdefault("TF_CPU_BFC_MEM_LIMIT_IN_MB", str(memory >> 20))
 
 
 def default_device() -> str:
@@ -49,6 +63,11 @@ def measure(device: str | None = None) -> Iterator[Measurement]:
     after = _info(device)
     if after is not None and seen.base is not None:
         seen.peak = after[1]
+
+
+def counts_memory(device: str) -> bool:
+    """TensorFlow counts the bytes of this device."""
+    return _info(device) is not None
 
 
 def _info(device: str) -> tuple[int, int] | None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from .internals import is_stateful
+from .kinds import ALIASES, source
 
 _GRADIENT = "gradient_tape"  # in the names of the ops of a backward pass
 
@@ -34,7 +35,7 @@ def in_creation_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
                 entered.add(op.name)
                 stack.append((op, True))
                 stack += [(before, False) for before in reversed(op.control_inputs)]
-                stack += [(tensor.op, False) for tensor in reversed(op.inputs)]
+                stack += [(source(tensor).op, False) for tensor in reversed(op.inputs)]
     return order
 
 
@@ -47,8 +48,15 @@ def with_early_updates(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
     begin = max((number for number, op in enumerate(ops) if is_gradient(op)), default=len(ops)) + 1
     head, tail = ops[:begin], ops[begin:]
     known = {op.name: number for number, op in enumerate(head)}
-    before: dict[str, list[tf.Operation]] = {op.name: [t.op for t in op.inputs] + list(op.control_inputs) for op in tail}
-    ready: dict[str, int] = {}  # position in the head of the last op that it needs
+    before: dict[str, list[tf.Operation]] = {op.name: [source(t).op for t in op.inputs] + list(op.control_inputs) for op in tail}
+    # Nothing may come between the two gradients of a convolution with bias: oneDNN makes one kernel of them.
+    filters = {op.inputs[2].name: number for number, op in enumerate(head) if op.type == "Conv2DBackpropFilter"}
+    for number, op in enumerate(head):
+        if op.type == "BiasAddGrad":
+            known[op.name] = max(number, filters.get(op.inputs[0].name, 0))
+        elif op.type in ALIASES:
+            known[op.name] = max(number, known.get(op.inputs[0].op.name, 0))
+    ready: dict[str, int] = {}  # position in the head of the last op to wait for
     for op in tail:
         ready[op.name] = max((ready.get(b.name, known.get(b.name, 0)) for b in before[op.name]), default=0)
     place = {op.name: number for number, op in enumerate(tail)}

@@ -21,15 +21,16 @@ import tensorflow as tf
 from ..costs import CostCache, Rates, roofline_seconds
 from .capture import OpCost
 from .flops import flops, moved_bytes
-from .internals import eager_attributes, is_stateful, run_op
+from .internals import eager_attributes, is_stateful, onednn_is_on, run_op
 from .kinds import SMALL, is_opaque, is_shape, tensor_bytes
-from .measure import default_device, measure
+from .measure import counts_memory, default_device, measure
 from .trace import shape_value
 
 COST_MODELS = ("profile", "flops")
 
 _SECONDS_PER_OP = 0.03  # time budget of one signature's timed runs ...
 _MIN_RUNS, _MAX_RUNS = 2, 10  # ... within these limits
+_LONG = 0.2  # seconds of one run
 _SMALL_SECONDS = 3e-6  # an op on small tensors costs about what it takes to start it
 
 
@@ -109,15 +110,21 @@ def rates() -> Rates:
 
 @lru_cache
 def _cache(device: str) -> CostCache:
-    environment = {
+    return CostCache(environment(device), width=2)
+
+
+def environment(device: str) -> dict[str, Any]:
+    """What costs and peaks depend on besides the ops."""
+    return {
         "framework": "tensorflow",
         "version": tf.__version__,
         "device": device,
         "machine": platform.processor() or platform.machine(),
         "threads": tf.config.threading.get_intra_op_parallelism_threads() or "default",
         "precision": tf.config.experimental.tensor_float_32_execution_enabled(),
+        "onednn": onednn_is_on(),
+        "counted": counts_memory(device),
     }
-    return CostCache(environment, width=2)
 
 
 def _constant(tensor: tf.Tensor) -> Any:
@@ -144,13 +151,16 @@ def _measured(op: tf.Operation) -> OpCost | None:
 
     try:
         run()  # first runs choose kernels and allocate
+        started = time.perf_counter()
         with measure() as seen:
             results = run()
             del results
+        seconds = time.perf_counter() - started
     except (tf.errors.OpError, TypeError, ValueError, NotImplementedError):
         return None  # it does not run on such inputs, or not eagerly
     size = sum(tensor_bytes(t) for t in op.outputs)
-    return OpCost(_quickest(run), max(0, (seen.added or 0) - size))
+    # What takes long enough is known well enough, and would take longest to run again.
+    return OpCost(seconds if seconds > _LONG else min(seconds, _quickest(run)), max(0, (seen.added or 0) - size))
 
 
 def _quickest(run: Callable[[], Any]) -> float:

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import tensorflow as tf
 
-from ..errors import BudgetWarning, CheckmateError
+from ..errors import BudgetWarning, CheckmateError, InfeasibleBudget
 from ..units import format_bytes
 from .capture import Captured, capture, planned_ops
 from .execute import Executor
-from .measure import measure
+from .measure import default_device, measure
 from .options import Options
+from .plan_cache import Lesson, recall, remember
 from .planning import Plan, make_plan
-from .profile import profile_ops
+from .profile import environment, profile_ops
 from .trace import trace
 from .units import make_units
+
+#: A first plan leaves this part of the budget free: TensorFlow's allocator gives out blocks that are larger than asked for.
+_SPARE = 33
+
+#: By this part of the budget the peak of a real step may well pass that of a rehearsal.
+_NOISE = 200
+
+#: So many plans may fail before the room that they leave is doubled each time.
+_PATIENCE = 3
 
 #: Profiles the ops of a trace; the tests put another in its place.
 _profile = profile_ops
@@ -74,7 +84,7 @@ class PlannedStep:
         if key not in self._steps:
             if not tf.executing_eagerly():
                 raise CheckmateError("a plan cannot be made inside a tf.function: call prepare with these shapes before")
-            margin = max((step.margin for step in self._steps.values()), default=0)
+            margin = max((step.margin for step in self._steps.values() if step.failures), default=0)
             self._steps[key] = _Shaped(self, specs, margin)
         return self._steps[key]
 
@@ -97,24 +107,56 @@ class _Shaped:
         self.captured = capture_step(owner.function, specs, owner.options.cost_model, owner.name)
         self.captured.traced.varying_batch = owner.varying_batch
         self.margin = margin
+        self.failures = int(margin > 0)
         self.warned = False
         self._plan()
 
     def _plan(self) -> None:
-        """Make a plan and try it out, until one keeps to the budget."""
-        self.stale = True
+        """Make a plan and try it out, until one keeps to the budget. What an earlier process learnt on the way is used."""
+        graph, options = self.captured.graph, self.owner.options
+        budget = options.budget_bytes(graph.no_recompute_peak + options.reserved_bytes())
+        about = {**environment(default_device()), **asdict(replace(options, budget=budget))}
+        known = recall(graph, budget, about)
+        if known is not None and known.margin >= self.margin:
+            self.margin, self.failures = known.margin, known.failures
+        elif not self.failures:
+            self.margin = budget // _SPARE
+        self.stale, just = True, False
         while self.stale:
             self.stale = False
-            options = self.owner.options
-            if self.margin:  # nearly the same problem again: less time for it
-                options = replace(options, time_limit=options.time_limit / 3)
-            others = [plan for plan in self.owner.plans if plan.graph is not self.captured.graph]
-            self.plan = make_plan(self.captured, options, margin=self.margin, others=others)
+            try:
+                self.plan = self._make_plan(options)
+            except InfeasibleBudget:
+                if not just:
+                    raise
+                break  # no more room to be had: what the plan before took was just within the budget
             self.executor = Executor(self.captured, self.plan)
-            added = self.executor.rehearse()
+            if known is not None and known.is_about(self.plan.schedule):
+                self.plan.rehearsed_peak = known.rehearsed_peak
+                return
+            added = self.executor.rehearse(budget - self._total(0))
             if added is not None:
                 self.plan.rehearsed_peak = self._total(added)
-                self._check(self.plan.rehearsed_peak, "a rehearsal of the step peaked", "it is planned again")
+                self._check(
+                    self.plan.rehearsed_peak, budget - budget // _NOISE, "a rehearsal of the step peaked", "it is planned again"
+                )
+                just = self.plan.rehearsed_peak <= budget
+        if self.plan.rehearsed_peak is not None:
+            schedule = self.plan.schedule
+            lesson = Lesson(self.margin, self.failures, schedule.cost, schedule.peak, self.plan.rehearsed_peak)
+            remember(graph, budget, about, lesson)
+
+    def _make_plan(self, options: Options) -> Plan:
+        others = [plan for plan in self.owner.plans if plan.graph is not self.captured.graph]
+        if self.failures:  # nearly the same problem again: less time for it
+            options = replace(options, time_limit=options.time_limit / 3)
+        try:
+            return make_plan(self.captured, options, margin=self.margin, others=others)
+        except InfeasibleBudget:
+            if self.failures or not self.margin:
+                raise
+            self.margin = 0  # nobody knows yet whether it is needed
+            return make_plan(self.captured, options, others=others)
 
     def _total(self, added: int) -> int:
         return added + self.captured.traced.fixed_bytes + self.plan.reserved
@@ -135,21 +177,33 @@ class _Shaped:
             self.executor.measured = True
             if seen.added is not None:
                 self.plan.measured_peak = self._total(seen.added)
-                self._check(self.plan.measured_peak, "the first step peaked", "the next step runs under a new plan")
+                self._check(
+                    self.plan.measured_peak, self.plan.budget, "the first step peaked", "the next step runs under a new plan"
+                )
+            elif not self.warned:
+                self.warned = True
+                warnings.warn(
+                    "TensorFlow counts no memory on this device, so the plan's peak cannot be checked: import checkmate.tf2 before "
+                    "the first tensor is made, or set TF_CPU_ALLOCATOR_USE_BFC=1",
+                    BudgetWarning,
+                    stacklevel=4,
+                )
         self.plan.executions += 1
         return self.captured.traced.pack(results)
 
-    def _check(self, peak: int, what: str, then: str) -> None:
+    def _check(self, peak: int, limit: int, what: str, then: str) -> None:
         """Compare what a plan took with what it may take."""
         plan = self.plan
-        if peak <= plan.budget:
+        if peak <= limit:
             return
-        # Each further failure asks for twice the room, so that few steps pass the budget.
+        self.failures += 1
         # In whole steps, so that the next process meets the same problem and finds its plan in the cache.
         unit = plan.budget // 200 + 1
-        self.margin = max(2 * self.margin, -(-(peak - plan.modelled_peak) // unit) * unit + unit)
+        room = -(-(peak - plan.modelled_peak) // unit) * unit
+        # Where that is not enough time and again, ask for much more, so that few steps pass the budget.
+        self.margin = max(room, (2 if self.failures > _PATIENCE else 1) * self.margin + unit)
         self.stale = True
-        if not self.warned:
+        if not self.warned and peak > plan.budget:
             self.warned = True
             warnings.warn(
                 f"{what} at {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} ({plan.budget} "

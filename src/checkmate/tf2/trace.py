@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from .internals import is_stateful, variable_bytes
-from .kinds import ALIASES, SMALL, is_shape, tensor_bytes
+from .kinds import ALIASES, SMALL, is_shape, source, tensor_bytes
 from .order import in_creation_order, with_early_updates
 
 #: Producers of what is there during the whole step: inputs, constants, variables.
@@ -73,7 +73,7 @@ def trace(function: Callable[..., Any], specs: Sequence[Any]) -> Traced:
     """
     concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
     ops = concrete.graph.get_operations()
-    wanted = [t.op for t in concrete.outputs] + [op for op in ops if is_stateful(op) and op.type not in _FIXED]
+    wanted = [source(t).op for t in concrete.outputs] + [op for op in ops if is_stateful(op) and op.type not in _FIXED]
     needed = _reachable(wanted)
     order = [op for op in in_creation_order(ops) if op.name in needed and op.type != "Placeholder"]
     return Traced(concrete, with_early_updates(order), len(concrete.inputs) - len(concrete.captured_inputs))
@@ -108,6 +108,6 @@ def _reachable(ops: Iterable[tf.Operation]) -> set[str]:
             seen.add(op.name)
             if is_shape(op):
                 continue
-            stack += [tensor.op for tensor in op.inputs]
+            stack += [source(tensor).op for tensor in op.inputs]
             stack += op.control_inputs
     return seen

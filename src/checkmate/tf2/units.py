@@ -13,7 +13,7 @@ from functools import cached_property
 
 import tensorflow as tf
 
-from .kinds import IN_PLACE, is_big, is_free, is_recomputable, tensor_bytes
+from .kinds import ALIASES, IN_PLACE, is_big, is_free, is_recomputable, tensor_bytes
 from .trace import Traced, is_fixed, root
 
 
@@ -92,17 +92,16 @@ def _blocks(ops: Sequence[tf.Operation], uses: Mapping[str, int]) -> dict[str, l
                     join(blocks.get(source.name, [source]), op)
                     break
     # oneDNN makes one kernel of the two gradients of a convolution with bias: nothing may come between them.
-    filters = {op.inputs[2].name: op for op in ops if op.type == "Conv2DBackpropFilter" and op.name not in blocks}
+    filters = {op.inputs[2].name: op for op in ops if op.type == "Conv2DBackpropFilter" and blocks.get(op.name, [op])[0] is op}
     readers: dict[str, int] = {}
     for op in ops:
-        for tensor in op.inputs:
+        for tensor in map(root, [] if op.type in ALIASES else op.inputs):
             readers[tensor.op.name] = min(readers.get(tensor.op.name, len(ops)), position[op.name])
     for op in ops:
         if op.type == "BiasAddGrad" and (other := filters.pop(op.inputs[0].name, None)) is not None:
-            bias, other_position = position[op.name], position[other.name]
-            if other_position < readers.get(op.name, len(ops)) or other_position < bias:
-                block = [op, other]
-                blocks.update({op.name: block, other.name: block})
+            block = [op, *blocks.get(other.name, [other])]
+            if position[block[-1].name] < readers.get(op.name, len(ops)):
+                blocks.update({member.name: block for member in block})
     return blocks
 
 
