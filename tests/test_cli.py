@@ -156,7 +156,7 @@ def test_compare_says_what_is_missing(
 
 def test_sweep(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "sweep.png"
-    assert cli.main(["sweep", graph_file, "--plot", str(picture)]) == 0
+    assert cli.main(["sweep", graph_file, "--time-limit", "1", "--plot", str(picture)]) == 0
     text = capsys.readouterr().out
     assert len(text.splitlines()) == 2 + 9 + 1, "budgets from 9000 down to 3000 in steps of 750"
     assert f"wrote {picture}" in text and picture.read_bytes().startswith(b"\x89PNG")
@@ -239,9 +239,9 @@ def test_bad_input(
 def test_python_errors_of_the_same_input(graph_file: str) -> None:
     graph = Graph.load(graph_file)
     with pytest.raises(InfeasibleBudget, match="ask for at least") as caught:
-        checkmate.solve(graph, 2999)
+        checkmate.solve(graph, 2999, time_limit=2)
     assert caught.value.budget == 2999 < caught.value.proven_minimum
-    fitting = checkmate.solve(graph, caught.value.smallest_found)
+    fitting = checkmate.solve(graph, caught.value.smallest_found, time_limit=2)
     assert fitting.peak <= caught.value.smallest_found, "the budget that the message names must do"
     with pytest.raises(checkmate.UnknownMethod, match="choose one of auto"):
         checkmate.solve(graph, "50%", method="magic")

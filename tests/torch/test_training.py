@@ -42,7 +42,7 @@ def test_training_is_identical_and_within_the_budget(name: str) -> None:
         budget = budget_at(graph, level)
         model = twin(which.model)
         keys = list(model.state_dict())
-        compiled = checkmate.torch.compile(model, budget=budget, time_limit=4, gap=0.01)
+        compiled = checkmate.torch.compile(model, budget=budget, time_limit=2, gap=0.02)
         assert compiled is model
         assert isinstance(model, type(which.model))
         assert list(model.state_dict()) == keys
@@ -110,7 +110,7 @@ def test_a_plan_that_passes_its_budget_is_reported_and_made_again(monkeypatch: p
     # A plan that knows nothing of workspaces.
     monkeypatch.setattr(BACKEND, "profile_nodes", without_workspace)
     budget = budget_at(graph, 0.35)
-    model = checkmate.torch.compile(twin(which.model), budget=budget, time_limit=4, gap=0.01)
+    model = checkmate.torch.compile(twin(which.model), budget=budget, time_limit=2, gap=0.02)
     with pytest.warns(checkmate.torch.BudgetWarning, match="above the budget"):
         which.step(model)
     (first,) = checkmate.torch.plans(model)

@@ -285,11 +285,11 @@ def capture_joint(
             or any(value in returned for value in made_values)
             or (reads_overwritten and not is_batch_norm(node))
         )
-        if again and is_random(node):
+        workspace = cost.workspace
+        if again and is_random(node) and device.type == "cpu":
             states += RNG_STATE_BYTES
-        ops.append(Op(node.name, cost.seconds, reads, made_values, cost.workspace, again, phase))
-    if device.type != "cpu":
-        states = 0
+            workspace += RNG_STATE_BYTES  # while the op is replayed, the state to go back to
+        ops.append(Op(node.name, cost.seconds, reads, made_values, workspace, again, phase))
     scheduled = Graph(ops, values, sum(fixed.values()) + states, name)
     return Captured(
         scheduled,
