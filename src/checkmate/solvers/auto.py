@@ -16,6 +16,7 @@ from .climb import Climb
 from .decode import Evaluation, decode, evaluate, retained_by
 from .greedy import SETTINGS, Greedy
 from .large import MANY_OPS, TOO_MANY_OPS, large
+from .nested_bound import nested_bound
 from .problem import Bools, problem_of
 from .search import Search
 from .snapshot import Relaxed, SnapshotRelaxation
@@ -36,6 +37,8 @@ _LOOSE = 0.01
 #: Nested checkpointing is tried while the gap is loose: once for each of these numbers of ops per segment (and kinds of cuts,
 #: see segments.py), with at most so many segments, for this share of the time limit.
 _NESTS, _MOST_SEGMENTS, _NEST_SHARE = ((50, False), (25, True), (25, False)), 100, 0.2
+#: The nested bound is tried for these cuts: every so many of the places to cut at, the first few left out.
+_CUTS = ((2, 1), (2, 0), (1, 0), (4, 1))
 #: Rounds spent on improving a schedule that is within the gap already, each of at most this many seconds.
 _POLISH_ROUNDS, _POLISH_SECONDS = 2, 1.0
 #: Fractions of the violation by which the budget is lowered to read feasible schedules off the relaxation.
@@ -93,6 +96,8 @@ class _Auto:
                 self._anneal(violating)
             if not self.search.done():
                 self._nest(rounds)
+            if not self.search.done() and rounds == 0:
+                self._nest_bound()
             rounds += 1
             if self._finished(polish) or rounds == self.most_rounds:
                 return
@@ -174,6 +179,16 @@ class _Auto:
         found = None if search.done() else nested.run(search.budget)
         if found is not None:
             self._consider(found, "nested checkpointing")
+
+    def _nest_bound(self) -> None:
+        """What snapshots that follow one another cannot see: near the least memory much is recomputed more than once."""
+        search, latest = self.search, self.search.seconds() + _NEST_SHARE * self.search.time_limit
+        for step, shift in _CUTS:
+            if not self._loose():
+                return
+            room = search.budget - self.graph.fixed_memory
+            found = nested_bound(self.problem, room, step, shift, lambda: search.done() or search.seconds() > latest)
+            search.raise_bound(found, "bound from nested snapshots")
 
     def _relax(self, budget: int, stages: list[int], seconds: float, rough: float) -> Relaxed:
         search = self.search

@@ -1,0 +1,377 @@
+"""A lower bound for steps that fall into blocks: near the least memory, most of a step is recomputed twice or more often.
+
+One snapshot (see snapshot.py) counts every recomputation once. Here snapshots are nested. A block is a stretch of the forward
+phase, its `gate` a value that leaves it. At a snapshot a block holds no big value (blank), one (single) or more (many); the memory
+left limits how many are not blank. Below a block that needs its input again, all blank blocks have to be recomputed, gate after
+gate, before a certain moment tau in the backward phase of that block. At tau again only so much can be held; the rest is
+recomputed once more after tau, and so on below. The two stretches of time are disjoint, so that the costs add up.
+
+A dynamic program over (block, big values held so far) puts the runs of blank blocks together, with a Lagrange multiplier (price) for
+the bytes held. The recursion is that of Revolve (Griewank & Walther, 2000), which is exact for chains of equal steps. Every part
+leaves limits out, so the bound holds for all schedules whose first computations come in the graph's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from .block_costs import Block, Tables, price_blocks
+from .problem import Bools, Floats, Ints, Problem
+
+#: Prices tried: so many, from the first to the second of these multiples of the average cost per byte; and 0.
+_PRICES, _CHEAPEST, _DEAREST = 20, 0.1, 300.0
+#: Values that pass more than this share of the forward phase count as always there; places at which this much more passes than at
+#: the best one nearby, at most so many ops away, are as good; but not those through which less passes than this share of the most.
+_LONG, _LIKE, _RADIUS, _SMALL = 0.25, 1.1, 16, 0.02
+#: Most units of memory that one big value is counted as.
+_MOST_UNITS = 8
+#: The first snapshot is where an op needs the most memory, among the stages with nearly the most live without recomputation.
+_NEARLY = 0.9
+_NEVER = np.iinfo(np.int64).max
+
+
+def nested_bound(problem: Problem, room: float, step: int, shift: int = 0, stop: Callable[[], bool] = lambda: False) -> float:
+    """A lower bound on the cost of every schedule of the graph, ideal cost included; 0 if it does not fall apart.
+
+    Args:
+        room: bytes, without fixed memory.
+        step, shift: of the places where few bytes pass, cut at every `step`-th, and leave out the first `shift` of them.
+        stop: True gives up.
+    """
+    layout = _lay_out(problem, step, shift)
+    if layout is None:
+        return 0.0
+    prices = _prices(problem)
+    tables = price_blocks(layout.blocks, prices, stop)
+    if tables is None:
+        return 0.0
+    ideal = problem.graph.ideal_cost
+    return ideal + max(0.0, _recomputed(problem, layout, tables, prices, room, stop))
+
+
+# --- the blocks ---
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Blocks 1, ..., L (entry 0 of every array stands for the inputs, which are always there) and their moments.
+
+    Attributes:
+        first: the op of the first snapshot.
+        tau: per block the op by whose first computation the gate below has been recomputed, if the block is blank; -1: none.
+        single: the same holds if one big value of the block is held. linked: its gate cannot be recomputed without the gate below.
+        forced: cost of the chain. gradients: (bytes, cost to recompute) of backward values that live across tau, per block.
+        threshold: bytes of the smallest big value, per block.
+        counts_first, counts_above: whether big values cost memory of their own at the first snapshot, at the tau of a block above.
+    """
+
+    blocks: list[Block]
+    first: int
+    tau: Ints
+    single: Bools
+    linked: Bools
+    forced: Floats
+    gradients: list[tuple[Floats, Floats]]
+    threshold: Floats
+    counts_first: Bools
+    counts_above: Bools
+
+
+def _cuts(problem: Problem, turn: int) -> tuple[Ints, Ints]:
+    """Places to cut the forward phase, each behind an op, and the largest value that passes there: where fewer bytes pass than at
+    most other places."""
+    values = np.flatnonzero(problem.producer < turn)
+    pointers, users = problem.users
+    forward_uses = np.add.reduceat(np.append(users < turn, False), np.minimum(pointers[:-1], len(users)))
+    forward_uses[np.diff(pointers) == 0] = 0
+    last = problem.producer.copy()
+    used = values[forward_uses[values] > 0]
+    last[used] = users[pointers[used] + forward_uses[used] - 1]
+    used = used[last[used] - problem.producer[used] <= max(3, _LONG * turn)]
+    passing = np.zeros(turn + 1)
+    np.add.at(passing, problem.producer[used], problem.size[used])
+    np.add.at(passing, last[used], -problem.size[used])
+    passing = np.cumsum(passing)[: turn - 1]
+    largest = np.full(turn - 1, -1)
+    for value in used[np.argsort(problem.size[used], kind="stable")].tolist():
+        largest[problem.producer[value] : last[value]] = value
+    least = [passing[max(0, place - _RADIUS) : place + _RADIUS + 1].min() for place in range(turn - 1)]
+    places = [place for place in range(turn - 1) if 0 < passing[place] <= _LIKE * least[place]]
+    # Of neighbours through which the same passes the last one.
+    places = [a for a, b in zip(places, [*places[1:], -1], strict=True) if b != a + 1 or largest[b] != largest[a]]
+    chosen = np.array(places, np.int64)
+    sizes = problem.size[largest[chosen]]
+    chosen = chosen[sizes >= _SMALL * sizes.max(initial=0.0)]
+    return chosen, largest[chosen]
+
+
+def _lay_out(problem: Problem, step: int, shift: int) -> _Layout | None:
+    starts = np.flatnonzero(problem.backward)
+    turn = int(starts[0]) if len(starts) else 0
+    if turn < 3:
+        return None
+    places, gates = (found[shift::step] for found in _cuts(problem, turn))
+    if len(places) == 0:
+        return None
+    n, count = problem.graph.num_ops, len(places) + 1
+    ranges = [range(0), *(range(a + 1, b + 1) for a, b in zip([-1, *places], [*places, turn - 1], strict=True))]
+    gate = np.concatenate([[-1], gates, [-1]])
+    threshold = problem.size[[gates[0], *gates, gates[-1]]]
+    big = np.zeros(problem.graph.num_values, np.bool_)
+    for number in range(1, count + 1):
+        made = np.flatnonzero((problem.producer >= ranges[number].start) & (problem.producer < ranges[number].stop))
+        big[made] = problem.size[made] >= threshold[number]
+    stages = np.arange(turn - 1, n)
+    near = stages[problem.profile[stages] >= _NEARLY * problem.profile[stages].max()]
+    first = int(near[np.argmax(problem.working_set[near])])
+
+    chains, linked = [np.zeros(n, np.bool_)], np.zeros(count + 1, np.bool_)
+    for number in range(1, count + 1):
+        chain, linked[number] = _chain(problem, ranges[number], int(gate[number]), int(gate[number - 1]), big)
+        chains.append(chain)
+    tau, single = np.full(count + 1, -1), np.zeros(count + 1, np.bool_)
+    last = n - 1
+    for number in range(2, count + 1):
+        reads = _reads(problem, ranges[number], int(gate[number - 1]), big, first)
+        if reads is None or reads[0] > last:
+            continue
+        single[number] = reads[1] <= last
+        begin = reads[1] if single[number] else reads[0]
+        tau[number] = begin + int(np.argmax(problem.working_set[begin : last + 1]))
+        last = reads[0] - 1
+
+    inside_first = _touched(problem, first)
+    inside_tau = [_touched(problem, int(op)) if op >= 0 else np.zeros(len(big), np.bool_) for op in tau]
+    blocks = []
+    for number in range(1, count + 1):
+        above = [k for k in range(number + 1, count + 1) if tau[k] >= 0]
+        at_above = np.logical_or.reduce([inside_tau[k] for k in above], initial=False) & np.ones(len(big), np.bool_)
+        after = int(tau[above[0]]) if above else n
+        moments = first, int(tau[number]), after
+        blocks.append(_block(problem, ranges[number], chains[number], big, moments, (inside_first, inside_tau[number], at_above)))
+    return _Layout(
+        blocks,
+        first,
+        tau,
+        single,
+        linked,
+        np.array([0.0, *(float(problem.cost[chain].sum()) for chain in chains[1:])]),
+        _gradients(problem, tau, turn, inside_tau),
+        threshold,
+        np.array([False, *(not (one.big & one.at_first).any() for one in blocks)]),
+        np.array([False, *(not (one.big & one.at_above).any() for one in blocks)]),
+    )
+
+
+def _chain(problem: Problem, ops: range, gate: int, below: int, big: Bools) -> tuple[Bools, bool]:
+    """Ops of a block that a recomputation of its gate takes with it when no big value is held; is the gate below needed?"""
+    taken = np.zeros(problem.graph.num_ops, np.bool_)
+    linked = False
+    if gate >= 0 and problem.producer[gate] in ops:
+        taken[problem.producer[gate]] = True
+        pointers, values = problem.inputs
+        for op in reversed(ops):
+            if taken[op]:
+                read = values[pointers[op] : pointers[op + 1]]
+                read = read[big[read]]
+                linked |= below in read
+                taken[problem.producer[read]] = True
+    inside = np.zeros(len(taken), np.bool_)
+    inside[ops.start : ops.stop] = taken[ops.start : ops.stop]
+    return inside & problem.recomputable, linked
+
+
+def _reads(problem: Problem, ops: range, below: int, big: Bools, first: int) -> tuple[int, int] | None:
+    """The first stages after the first snapshot by which the gate below has been recomputed: with no big value of the block
+    held, and with one, whichever it is."""
+    if below < 0:
+        return None
+    pointers, values = problem.inputs
+    user_pointers, users = problem.users
+    made = [value for op in ops for value in problem.graph.ops[op].outputs if big[value]]
+
+    def reading(value: int) -> int:
+        later = users[user_pointers[value] : user_pointers[value + 1]]
+        later = later[np.searchsorted(later, first, side="right") :]
+        return int(later[0]) if len(later) else _NEVER
+
+    def needed(held: int) -> int:
+        needs, earliest = {below}, reading(below)
+        for op in ops:
+            if any(int(value) in needs for value in values[pointers[op] : pointers[op + 1]]):
+                for value in problem.graph.ops[op].outputs:
+                    if big[value] and value != held:
+                        needs.add(value)
+                        earliest = min(earliest, reading(value))
+        return earliest
+
+    blank = needed(-1)
+    return (blank, max((needed(value) for value in made), default=_NEVER)) if blank < _NEVER else None
+
+
+def _touched(problem: Problem, op: int) -> Bools:
+    touched = np.zeros(problem.graph.num_values, np.bool_)
+    touched[[*problem.graph.ops[op].inputs, *problem.graph.ops[op].outputs]] = True
+    return touched
+
+
+def _block(
+    problem: Problem, ops: range, chain: Bools, big: Bools, moments: tuple[int, int, int], inside: tuple[Bools, Bools, Bools]
+) -> Block:
+    values = np.array([value for op in ops for value in problem.graph.ops[op].outputs], np.int64)
+    place = {value: position for position, value in enumerate(values.tolist())}
+    edges = [(place[v], op - ops.start) for op in ops for v in problem.graph.ops[op].inputs if v in place]
+    first, tau, above = moments
+    pointers, users = problem.users
+    reads = [users[pointers[value] : pointers[value + 1]] for value in values]
+    start = above if above < problem.graph.num_ops else first
+    last = problem.last_use[values]
+    return Block(
+        problem.cost[ops.start : ops.stop],
+        problem.recomputable[ops.start : ops.stop],
+        chain[ops.start : ops.stop],
+        problem.size[values],
+        problem.producer[values] - ops.start,
+        big[values],
+        np.array([value for value, _ in edges], np.int64),
+        np.array([op for _, op in edges], np.int64),
+        last > first,
+        last > above,
+        np.array([((later > start) & (later <= tau)).any() for later in reads], np.bool_),
+        last > max(tau, start),
+        *(one[values] for one in inside),
+    )
+
+
+def _gradients(problem: Problem, tau: Ints, turn: int, inside: list[Bools]) -> list[tuple[Floats, Floats]]:
+    """Backward values that live across each tau: held, at the cost of their bytes, or recomputed later. What that costs is shared
+    out evenly among all values of the op and all taus, since the bound adds it up."""
+    moments = np.sort(tau[tau >= 0])
+    producer, last = problem.producer, problem.last_use
+    late = producer >= turn
+    crossed = np.searchsorted(moments, last) - np.searchsorted(moments, producer)
+    outputs = np.diff(problem.outputs[0])[producer]
+    share = np.where(problem.recomputable[producer], problem.cost[producer], np.inf) / np.maximum(1, crossed * outputs)
+    found = []
+    for number, moment in enumerate(tau):
+        across = late & (producer < moment) & (last > moment) & ~inside[number]
+        found.append((problem.size[across], share[across]))
+    return found
+
+
+# --- putting the blocks together ---
+
+
+def _prices(problem: Problem) -> Floats:
+    forward = ~problem.backward
+    average = problem.cost[forward].sum() / max(1.0, problem.size[forward[problem.producer]].sum())
+    return np.concatenate([[0.0], average * np.geomspace(_CHEAPEST, _DEAREST, _PRICES)])
+
+
+def _recomputed(
+    problem: Problem, layout: _Layout, tables: Tables, prices: Floats, room: float, stop: Callable[[], bool]
+) -> float:
+    """Least cost of all recomputations after the first snapshot."""
+    count = len(layout.blocks)
+    # nested[held, a, b]: least cost of the topmost block b of a run, and of the blank blocks above a and below b after its tau.
+    nested = np.zeros((2, count + 1, count + 2))
+    lowest = np.arange(count + 1)  # the lowest block that a recomputation of each gate takes with it
+    for number in range(2, count + 1):
+        if layout.linked[number]:
+            lowest[number] = lowest[number - 1]
+    forced = np.cumsum(layout.forced)
+
+    # Big values are counted in units, rounded down.
+    unit = max(float(layout.threshold[1:].min()), float(layout.threshold[1:].max()) / _MOST_UNITS)
+    units = (layout.threshold // unit).astype(np.int64)
+
+    def best(begin: int, end: int, left: float, cost: tuple[Floats, ...], counts: Bools, extra: list[Floats]) -> list[float]:
+        weight = units * counts
+        limit = int(max(0.0, left) // unit)
+        if limit >= 2 * weight[begin + 1 : end].sum():
+            limit, weight = 0, np.zeros_like(weight)
+        found = [-np.inf] * len(extra)
+        for k, price in enumerate(prices):
+            blank, single, many = (np.ascontiguousarray(one[k]) for one in cost)
+            rent = price * layout.threshold * counts
+            total = _runs(begin, end, limit, weight, blank, single, many, forced, lowest, layout.tau, layout.single, nested, rent)
+            for i, more in enumerate(extra):
+                found[i] = max(found[i], total + more[k] - price * left)
+        return found
+
+    for top in range(2, count + 1):
+        tau = int(layout.tau[top])
+        if tau < 0:
+            continue
+        left = room - float(problem.working_set[tau])
+        size, share = layout.gradients[top]
+        across = np.array([np.minimum(price * size, share).sum() for price in prices])
+        extra = [tables.top[held][:, top] + across for held in range(2)]
+        for begin in range(top - 1, -1, -1):
+            if stop():
+                return 0.0
+            nested[:, begin, top] = best(begin, top, left, tables.below, layout.counts_above, extra)
+    left = room - float(problem.working_set[layout.first])
+    return best(0, count + 1, left, tables.first, layout.counts_first, [np.zeros(len(prices))])[0]
+
+
+@njit(cache=True)
+def _runs(
+    begin: int,
+    end: int,
+    units: int,
+    unit: Ints,
+    blank: Floats,
+    single: Floats,
+    many: Floats,
+    forced: Floats,
+    lowest: Ints,
+    tau: Ints,
+    linked_single: Bools,
+    nested: Floats,
+    rent: Floats,
+) -> float:
+    """Least cost of blocks begin + 1, ..., end - 1: which are not blank, with at most `units` of big values held in all.
+
+    Args:
+        unit: units of one big value, per block. rent: price of its bytes.
+        forced: cumulative cost of the chains. lowest: per block, the lowest one that its gate takes with it.
+        nested: see `_recomputed`.
+    """
+    plain = np.zeros(end)
+    for block in range(begin + 1, end):
+        plain[block] = blank[block]
+    plain = np.cumsum(plain)
+    # best[b, u]: of blocks up to b, which is not blank, or is `begin`, with u big values held.
+    best = np.full((end, units + 1), np.inf)
+    best[begin, 0] = 0.0
+    least = np.inf
+    for low in range(begin, end):
+        for high in range(low + 1, end + 1):
+            # Blocks low + 1, ..., high - 1 are blank.
+            top = high - 1
+            run = plain[top] - plain[low]
+            if top > low and tau[top] >= 0:
+                last = max(low, lowest[top - 1] - 1) if top - 1 > low else low
+                nest = forced[top - 1] - forced[last] + nested[0, last, top] + plain[last] - plain[low]
+                run = max(run, nest)
+            if high == end:
+                for held in range(units + 1):
+                    least = min(least, best[low, held] + run)
+                continue
+            one = run + single[high]
+            if linked_single[high] and tau[high] >= 0:
+                last = max(low, lowest[top] - 1) if top > low else low
+                nest = forced[top] - forced[last] + nested[1, last, high] + plain[last] - plain[low]
+                one = max(one, nest + rent[high])
+            two = run + many[high]
+            for held in range(units + 1):
+                if held + unit[high] <= units:
+                    best[high, held + unit[high]] = min(best[high, held + unit[high]], best[low, held] + one)
+                if held + 2 * unit[high] <= units:
+                    best[high, held + 2 * unit[high]] = min(best[high, held + 2 * unit[high]], best[low, held] + two)
+    return least
