@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from ..errors import BudgetError, CheckmateError, InfeasibleBudget, UnknownMethod
 from ..graph import Graph
 from ..schedule import Compute, Schedule, Step
 from ..units import Budget, format_bytes, parse_bytes
 from .batch import MaxBatch, max_batch_size
-from .minimum import MinimumBudget, minimum_budget, smallest_budget_found
+from .minimum import MinimumBudget, least_peak_found, minimum_budget
 from .search import Progress, Search
+
+if TYPE_CHECKING:
+    from .decode import Evaluation
 
 __all__ = ["MaxBatch", "MinimumBudget", "Progress", "Search", "max_batch_size", "methods", "minimum_budget", "solve"]
 
@@ -88,15 +92,15 @@ def solve(
     limit = parse_bytes(budget, percent_of=graph.no_recompute_peak)
     search = Search(graph, limit, order, float(time_limit), float(gap), seed, progress)
     if limit < graph.min_working_set:
-        raise _infeasible(search, smallest_budget_found(graph).peak)
+        raise _infeasible(search, *least_peak_found(graph, order))
     with search.catching_interrupts():
         run(search, method)
     if search.best is None:
         if search.interrupted:
             raise KeyboardInterrupt
-        smallest = smallest_budget_found(graph, seconds=max(1.0, min(15.0, search.time_left())))
+        smallest, proven = least_peak_found(graph, order, seconds=max(1.0, min(15.0, search.time_left())))
         if method != "auto" or smallest.peak > limit:
-            raise _infeasible(search, smallest.peak, method)
+            raise _infeasible(search, smallest, proven, method)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
     schedule = search.schedule(method)
     if schedule.peak > limit:  # simulated here, and only here
@@ -128,11 +132,11 @@ def run(search: Search, method: str) -> None:
     getattr(import_module(f".{module}", __name__), function)(search)
 
 
-def _infeasible(search: Search, smallest_found: int, method: str = "auto") -> InfeasibleBudget:
-    """The error for a budget that no schedule was found for, with the numbers that help."""
-    covered = search.proven_infeasible and search.order == "given"  # the proofs that methods have hold for that order
-    proven = max(search.graph.min_working_set, search.budget + 1 if covered else 0)
-    smallest = max(smallest_found, proven)
+def _infeasible(search: Search, least: Evaluation, proven: int, method: str = "auto") -> InfeasibleBudget:
+    """The error for a budget that no schedule was found for, with the numbers that help (see `least_peak_found`)."""
+    if search.proven_infeasible:
+        proven = max(proven, search.budget + 1)
+    smallest = max(least.peak, proven)
     message = None
     if method != "auto" and smallest <= search.budget:
         message = (

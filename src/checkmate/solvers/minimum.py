@@ -30,20 +30,25 @@ class MinimumBudget(NamedTuple):
 
 def minimum_budget(graph: Graph) -> MinimumBudget:
     """The smallest budget that `graph` can be scheduled under: a proven lower limit, and the least one found."""
-    return MinimumBudget(graph.min_working_set, smallest_budget_found(graph).peak)
+    best, proven = least_peak_found(graph)
+    return MinimumBudget(proven, best.peak)
 
 
-def smallest_budget_found(graph: Graph, tolerance: float = 0.005, seconds: float = 15.0) -> Evaluation:
-    """The schedule of least peak that is found by bisection over budgets; its cost is of no interest.
+def least_peak_found(
+    graph: Graph, order: str = "given", tolerance: float = 0.005, seconds: float = 15.0
+) -> tuple[Evaluation, int]:
+    """The schedule of least peak that is found by bisection over budgets, and the budget below which none exists.
 
-    Greedy eviction is asked first, then nested checkpointing, then some rounds of the default method, each for what the ones
-    before did not reach.
+    The exact search of small graphs is asked first and last; in between come greedy eviction, nested checkpointing and some rounds of
+    the default method, each for what the ones before did not reach. The cost of the schedule is of no interest.
 
     Args:
-        tolerance: relative precision of the search. seconds: return what is found by about then.
+        order: of first computations, as in `solve`. tolerance: relative precision where the search is not exact.
+        seconds: return what is found by about then.
     """
     from .auto import auto  # solver and compiled kernels: not at import time
     from .decode import evaluate
+    from .exact import ALL, FIRST, least_peak
     from .greedy import SETTINGS, Greedy
     from .nested import Nested
     from .problem import problem_of
@@ -52,7 +57,7 @@ def smallest_budget_found(graph: Graph, tolerance: float = 0.005, seconds: float
     problem = problem_of(graph)
     started = time.perf_counter()
     planner = Greedy(problem)
-    best = evaluate(graph, range(graph.num_ops))
+    best, proven = evaluate(graph, range(graph.num_ops)), graph.min_working_set
 
     def late(part: float = 1.0) -> bool:
         return time.perf_counter() - started > part * seconds
@@ -74,19 +79,20 @@ def smallest_budget_found(graph: Graph, tolerance: float = 0.005, seconds: float
 
     def bisect(search: Callable[[int], Evaluation | None], part: float) -> None:
         nonlocal best
-        low = graph.min_working_set - 1  # no schedule here
+        low = proven - 1  # no schedule here
         while best.peak - low > max(1.0, tolerance * (best.peak - graph.fixed_memory)) and not late(part):
             # Often the least of all will do.
-            middle = low + 1 if low < graph.min_working_set else (low + best.peak) // 2
+            middle = low + 1 if low < proven else (low + best.peak) // 2
             found = search(middle)
             if found is not None and found.peak < best.peak:
                 best = found
             if best.peak > middle:
                 low = middle
 
+    best, proven = least_peak(graph, best, proven, order, FIRST, late)
     bisect(by_eviction, 1 / 3)
-    if best.peak > (1 + tolerance) * graph.min_working_set and not late(1 / 3):
+    if best.peak > (1 + tolerance) * proven and not late(1 / 3):
         nested = Nested(problem, graph.num_ops // _OPS, best.peak - graph.fixed_memory, 0, lambda: late(2 / 3))
         bisect(nested.run, 2 / 3)
-    bisect(by_rounds, 1.0)
-    return best
+    bisect(by_rounds, 2 / 3)
+    return least_peak(graph, best, proven, order, ALL, late)
