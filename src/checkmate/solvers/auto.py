@@ -45,8 +45,12 @@ _MARGINS = (0.35, 0.7, 1.0, 1.3)
 
 def auto(search: Search, rounds: int | None = None) -> None:
     """Proven near-optimal schedules; see the module's description. `rounds`: stop after that many, whatever the gap."""
-    if exact(search, FIRST if rounds is None else FIRST // 10):
-        return
+    if not exact(search, FIRST if rounds is None else FIRST // 10):
+        relaxations(search, rounds)
+
+
+def relaxations(search: Search, rounds: int | None = None) -> None:
+    """All but the exact search of small graphs."""
     if search.graph.num_ops > MANY_OPS:
         large(search)
     if search.graph.num_ops <= TOO_MANY_OPS and not search.done():
