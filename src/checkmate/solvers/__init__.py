@@ -98,7 +98,7 @@ def solve(
     if search.best is None:
         if search.interrupted:
             raise KeyboardInterrupt
-        smallest, proven = least_peak_found(graph, order, seconds=max(1.0, min(15.0, search.time_left())))
+        smallest, proven = least_peak_found(graph, order, limit, seconds=max(1.0, min(15.0, search.time_left())))
         if method != "auto" or smallest.peak > limit:
             raise _infeasible(search, smallest, proven, method)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")

@@ -35,16 +35,16 @@ def minimum_budget(graph: Graph) -> MinimumBudget:
 
 
 def least_peak_found(
-    graph: Graph, order: str = "given", tolerance: float = 0.005, seconds: float = 15.0
+    graph: Graph, order: str = "given", asked: int = 0, tolerance: float = 0.005, seconds: float = 15.0
 ) -> tuple[Evaluation, int]:
     """The schedule of least peak that is found by bisection over budgets, and the budget below which none exists.
 
-    The exact search of small graphs is asked first and last; in between come greedy eviction, nested checkpointing and some rounds of
-    the default method, each for what the ones before did not reach. The cost of the schedule is of no interest.
+    Small graphs are searched exactly; greedy eviction, nested checkpointing and some rounds of the default method are asked in turn for
+    what the ones before did not reach. The cost of the schedule is of no interest.
 
     Args:
-        order: of first computations, as in `solve`. tolerance: relative precision where the search is not exact.
-        seconds: return what is found by about then.
+        order: of first computations, as in `solve`. asked: a budget of special interest.
+        tolerance: relative precision where the search is not exact. seconds: return what is found by about then.
     """
     from .auto import auto  # solver and compiled kernels: not at import time
     from .decode import evaluate
@@ -82,7 +82,7 @@ def least_peak_found(
         low = proven - 1  # no schedule here
         while best.peak - low > max(1.0, tolerance * (best.peak - graph.fixed_memory)) and not late(part):
             # Often the least of all will do.
-            middle = low + 1 if low < proven else (low + best.peak) // 2
+            middle = asked if low < asked < best.peak else low + 1 if low < proven else (low + best.peak) // 2
             found = search(middle)
             if found is not None and found.peak < best.peak:
                 best = found
@@ -91,8 +91,9 @@ def least_peak_found(
 
     best, proven = least_peak(graph, best, proven, order, FIRST, late)
     bisect(by_eviction, 1 / 3)
+    best, proven = least_peak(graph, best, proven, order, ALL, lambda: late(1 / 2))
     if best.peak > (1 + tolerance) * proven and not late(1 / 3):
         nested = Nested(problem, graph.num_ops // _OPS, best.peak - graph.fixed_memory, 0, lambda: late(2 / 3))
         bisect(nested.run, 2 / 3)
-    bisect(by_rounds, 2 / 3)
-    return least_peak(graph, best, proven, order, ALL, late)
+    bisect(by_rounds, 1.0)
+    return best, proven
