@@ -7,13 +7,14 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ..errors import BudgetError, CheckmateError, InfeasibleBudget, UnknownMethod
+from ..errors import BudgetError, CheckmateError, InfeasibleBudget, InvalidSchedule, UnknownMethod
 from ..graph import Graph
 from ..schedule import Compute, Schedule, Step
 from ..units import Budget, format_bytes, parse_bytes
 from .batch import MaxBatch, max_batch_size
 from .minimum import MinimumBudget, least_peak_found, minimum_budget
 from .search import Progress, Search
+from .start import begin_with, sequence_of
 
 if TYPE_CHECKING:
     from .decode import Evaluation
@@ -59,6 +60,7 @@ def solve(
     gap: float = 1e-3,
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
+    start: Schedule | None = None,
 ) -> Schedule:
     """Find a schedule of `graph` with the least recomputation whose peak stays within `budget`.
 
@@ -73,13 +75,15 @@ def solve(
         gap: stop once the cost is proven within this fraction of the optimum; 0 means to the end.
         seed: same inputs, same seed, same schedule, as long as the search stops by gap and not by the clock.
         progress: called with a `Progress` whenever the schedule or the bound improves.
+        start: a schedule of the same graph to begin with (method "auto"), such as that of another budget; repaired if it does
+            not fit.
 
     Returns:
         A schedule that was re-simulated by `simulate`, with its proven lower bound.
 
     Raises:
         InfeasibleBudget: no schedule was found; the message names a budget that would do.
-        BudgetError, UnknownMethod: an argument cannot be read.
+        BudgetError, UnknownMethod: an argument cannot be read. InvalidSchedule: `start` is of no use here.
         KeyboardInterrupt: on Ctrl-C before the first schedule; later, Ctrl-C returns the best so far.
     """
     if method not in _METHODS:
@@ -90,10 +94,13 @@ def solve(
         if isinstance(number, bool) or not isinstance(number, (int, float)) or math.isnan(number) or number < 0:
             raise BudgetError(f"{name} must be a number >= 0, not {number!r}")
     limit = parse_bytes(budget, percent_of=graph.no_recompute_peak)
+    begin = None if start is None else _first_sequence(start, graph, method, order)
     search = Search(graph, limit, order, float(time_limit), float(gap), seed, progress)
     if limit < graph.min_working_set:
         raise _infeasible(search, *least_peak_found(graph, order))
     with search.catching_interrupts():
+        if begin is not None:
+            begin_with(search, begin)
         run(search, method)
     if search.best is None:
         if search.interrupted:
@@ -110,6 +117,18 @@ def solve(
     if not _in_order(graph, schedule.steps, order):
         raise CheckmateError(f"method {method!r} returned a schedule that is not in the order {order!r}: please report it")
     return schedule
+
+
+def _first_sequence(start: Schedule, graph: Graph, method: str, order: str) -> list[int]:
+    """The ops of a schedule to begin with, if the search can use it."""
+    if method != "auto":
+        raise UnknownMethod(f"method {method!r} does not begin with a schedule: use method 'auto', or leave out start")
+    sequence = sequence_of(start, graph)
+    if not _in_order(graph, start.steps, order):
+        raise InvalidSchedule(
+            f"start computes ops in another order than order={order!r} asks for: use order='any', or leave out start"
+        )
+    return sequence
 
 
 def _in_order(graph: Graph, steps: list[Step], order: str) -> bool:

@@ -53,6 +53,7 @@ def least_peak_found(
     from .nested import Nested
     from .problem import problem_of
     from .search import Search
+    from .start import begin_with
 
     problem = problem_of(graph)
     started = time.perf_counter()
@@ -74,6 +75,8 @@ def least_peak_found(
 
     def by_rounds(budget: int) -> Evaluation | None:
         search = Search(graph, budget, time_limit=max(0.1, started + seconds - time.perf_counter()), gap=1.0)
+        if order == "given":
+            begin_with(search, best.sequence)
         auto(search, rounds=3)
         return None if search.best is None else evaluate(graph, search.best)
 
