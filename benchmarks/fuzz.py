@@ -1,11 +1,11 @@
 """Random graphs against exact brute force, and every method against its promises, in worker processes.
 
-Most graphs have at most 8 ops and are compared with brute force (tests/support.py): a schedule is valid and within the budget, it
-costs no less than the truth, no bound is above it, what is called optimal is, and a budget that is called impossible is. The default
-method must find and prove the optimum, or that there is none, and the exact minimum budget. The rest have 10 to 200 ops and are
-given to all methods: no budget may be broken, no bound be above the best cost that any method found, no search may crash or go on
-for more than 2 s past its time limit. Graphs have chains, skips, several outputs per op, workspaces, kept values, ops that must not
-be recomputed, and zero costs and sizes.
+Most graphs have at most 8 ops and are compared with brute force (tests/support.py): a schedule is valid and within the budget,
+it costs no less than the truth, no bound is above it, what is called optimal is, and a budget that is called impossible is. The
+default method must find and prove the optimum, or that there is none, and the exact minimum budget. The rest have 10 to 200 ops
+and are given to all methods: no budget may be broken, no bound be above the best cost that any method found, no search may crash
+or go on for more than 2 s past its time limit. Graphs have chains, skips, several outputs per op, workspaces, kept values, ops
+that must not be recomputed, and zero costs and sizes.
 
     python benchmarks/fuzz.py [--graphs 100000] [--large-share 0.005] [--time-limit 2] [--workers 2] [--seed 0] [--output fuzz.json]
 

@@ -104,8 +104,8 @@ def compare(graph: Graph, text: str, budget: int, options: argparse.Namespace) -
         row["sound"] = cost is None or (row["peak"] <= budget and bound <= cost * (1 + 1e-6))
         row |= {"graph": graph.name, "ops": graph.num_ops, "budget": budget, "budget_text": text}
         figures = f"{'-':>10} {'-':>9}" if cost is None else f"{row['overhead']:10.5f} {100 * row['gap']:8.3f}%"
-        line = f"{graph.name[:24]:24} {graph.num_ops:6} {text:>6} {row['method']:22} {row['order']:5} {figures} {row['seconds']:8.2f}"
-        print(line, row["status"] if row["sound"] else "WRONG", flush=True)
+        line = f"{graph.name[:24]:24} {graph.num_ops:6} {text:>6} {row['method']:22} {row['order']:5} {figures}"
+        print(f"{line} {row['seconds']:8.2f}", row["status"] if row["sound"] else "WRONG", flush=True)
     return rows
 
 

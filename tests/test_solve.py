@@ -159,6 +159,13 @@ def test_time_limit_holds() -> None:
     assert schedule.peak <= 0.12 * graph.no_recompute_peak
 
 
+def test_no_time_at_all() -> None:
+    """What needs no search is there all the same."""
+    graph = training_chain(6)
+    for order in ("given", "any"):
+        assert checkmate.solve(graph, "100%", order=order, time_limit=0).cost == graph.ideal_cost
+
+
 def test_interrupt_returns_the_best_so_far() -> None:
     graph = training_chain(300)
     found = threading.Event()

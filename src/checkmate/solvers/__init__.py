@@ -99,7 +99,9 @@ def solve(
     if limit < graph.min_working_set:
         raise _infeasible(search, *least_peak_found(graph, order))
     with search.catching_interrupts():
-        if begin is not None:
+        if method == "auto" and graph.no_recompute_peak <= limit:
+            search.offer(range(graph.num_ops), graph.ideal_cost, "no recomputation")
+        elif begin is not None:
             begin_with(search, begin)
         run(search, method)
     if search.best is None:

@@ -3,8 +3,8 @@
 First the order alone is searched for one that fits without recomputation. Then comes the best schedule in the given order, and
 annealing over sequences from there and from the order of lowest peak, in rounds of growing length.
 
-Limits: but for small graphs (see exact.py) the only bound is the cost of computing every op once. The bounds of the given order say
-nothing about other orders.
+Limits: but for small graphs (see exact.py) the only bound is the cost of computing every op once. The bounds of the given order
+say nothing about other orders.
 """
 
 from __future__ import annotations

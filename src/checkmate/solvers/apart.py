@@ -1,9 +1,10 @@
 """HiGHS in a process of its own, which is stopped when its time is over.
 
-HiGHS does not look at its clock while it presolves, nor while the simplex method starts up, which takes many seconds on programs with
-hundreds of thousands of variables. Small programs are solved here: starting a process takes longer than they do.
+HiGHS does not look at its clock while it presolves, nor while the simplex method starts up, which takes many seconds on
+programs with hundreds of thousands of variables. Small programs are solved here: starting a process takes longer than they do.
 
-Run as `python -m checkmate.solvers.apart FOLDER SECONDS GAP SEED TOLERANCE`: reads the program from FOLDER, writes the answer there.
+Run as `python -m checkmate.solvers.apart FOLDER SECONDS GAP SEED TOLERANCE`: reads the program from FOLDER, and writes the answer
+there.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ by the cost so far and the cost of all ops that must run (again) for certain: wh
 the kept values has run and is missing, and what is missing for that in turn. The least such sum over open states is a bound on
 every schedule; when no state is open, none exists.
 
-Limits: the number of states grows exponentially with the values that can be dropped; every search has a most. Masks of 62 bits hold
-the ops and the values.
+Limits: the number of states grows exponentially with the values that can be dropped; every search has a most. Masks of 62 bits
+hold the ops and the values.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _SLICE = 50_000
 FIRST, ALL, _SHARE = 300_000, 20_000_000, 0.25
 #: No more states than that, at 130 bytes each; and no more successors of one state.
 _MOST_STATES, _MOST_SUCCESSORS = 2_000_000, 500_000
-#: Costs are whole numbers here, so that no error adds up: those that are not become fractions of 2^44 of the ideal cost, and bounds
-#: are lowered by this fraction.
+#: Costs are whole numbers here, so that no error adds up: those that are not become fractions of 2^44 of the ideal cost, and
+#: bounds are lowered by this fraction.
 _IDEAL, _ROUNDING = 1 << 44, 1e-9
 #: More than any cost: some value that is needed is lost for good.
 _NEVER = 1 << 60
@@ -44,7 +44,7 @@ _NEVER = 1 << 60
 _READS, _WRITES, _BEFORE, _NEEDS, _COST, _AGAIN, _SIZE, _SHAPE = range(8)
 #: Rows of the states: ops that have run, live values, cost of recomputations so far, state and op it came from.
 _DONE, _LIVE, _SPENT, _PARENT, _OP = range(5)
-#: Rows of the heap: cost of recomputations at least, minus the number of ops that have run, state, cost so far when it was put there.
+#: Rows of the heap: cost of recomputations at least, minus the number of ops that have run, state, its cost when it was put there.
 _LEAST, _LEFT, _STATE, _THEN = range(4)
 #: Places among the counts: states, open entries, the state at the goal, the bound, successors.
 _STATES, _OPEN, _GOAL, _BOUND, _WORK = range(5)
@@ -62,6 +62,7 @@ class Exact:
     Attributes:
         sequence: the optimal op sequence; None as long as it is not known.
         none: proven: no schedule exists, or none that is cheaper than `below`.
+        certainty: what is proven may be off by this factor, for rounding.
     """
 
     def __init__(self, graph: Graph, room: int, order: str = "given", free: bool = False, below: float = math.inf):
@@ -69,9 +70,9 @@ class Exact:
         self.sequence: list[int] | None = None
         self.none = False
         costs = np.array([0.0 if free else op.cost for op in graph.ops])
-        self._unit = 1.0
+        self._unit = self.certainty = 1.0
         if not (np.all(costs == np.rint(costs)) and costs.sum() < _IDEAL):
-            self._unit = graph.ideal_cost / _IDEAL
+            self._unit, self.certainty = graph.ideal_cost / _IDEAL, 1.0 - _ROUNDING
         self._table = _table(graph, order, np.rint(costs / self._unit).astype(np.int64))
         self._states = np.zeros((1024, 5), np.int64)
         self._heap = np.zeros((2048, 4), np.int64)
@@ -90,7 +91,7 @@ class Exact:
     def bound(self) -> float:
         """Proven so far on the cost of every schedule in this order."""
         extra = float(self._counts[_BOUND]) * self._unit
-        return self.graph.ideal_cost + extra * (1.0 if self._unit == 1.0 else 1.0 - _ROUNDING)
+        return self.graph.ideal_cost + extra * self.certainty
 
     def run(self, most: int, stop: Callable[[], bool] = lambda: False) -> bool:
         """Search until it is solved (True), or it takes more than `most` work, or too much memory, or `stop` says so (False)."""
@@ -124,13 +125,13 @@ class Exact:
 
 
 def exact(search: Search, most: int) -> bool:
-    """Solve a small graph to the end; True if the search is done, False if that takes more work (or the graph is large).
+    """Solve a small graph to the end; True if that is done, False if it takes more work or time, or the graph is large.
 
     Either way the search has the best bound that was proven.
     """
     graph = search.graph
     if max(graph.num_ops, graph.num_values) > _BITS or search.done():
-        return search.done()
+        return False
     solver = Exact(graph, search.budget - graph.fixed_memory, search.order, below=search.best_cost)
     latest = search.seconds() + _SHARE * search.time_left()
 
@@ -139,14 +140,14 @@ def exact(search: Search, most: int) -> bool:
         return search.done() or search.seconds() > latest
 
     if not solver.run(most, stop):
-        return search.done()
+        return search.closed()
     if solver.sequence is not None:
         found = evaluate(graph, solver.sequence)
         search.offer(found.sequence, found.cost, "exact optimum")
     if search.best is None:
         search.proven_infeasible = True
     else:
-        search.raise_bound(search.best_cost, "exact optimum", search.order)
+        search.raise_bound(search.best_cost * solver.certainty, "exact optimum", search.order)
     return True
 
 
@@ -337,7 +338,7 @@ def _reach(
 
 @njit(cache=True)
 def _expand(table: Ints, states: Ints, heap: Ints, index: Ints, counts: Ints, room: int, limit: int, most: int) -> int:
-    """Take the best open states, one by one, until `most` successors were looked at; those that cost `limit` or more are left out."""
+    """Take the best open states until `most` successors were looked at; those that cost `limit` or more are left out."""
     n, m, kept = table[_SHAPE, 0], table[_SHAPE, 1], table[_SHAPE, 2]
     everything = (1 << n) - 1
     choices, rest, chosen = np.zeros(m + 1, np.int64), np.zeros(m + 2, np.int64), np.zeros(m + 1, np.int64)

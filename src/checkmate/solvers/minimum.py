@@ -39,8 +39,8 @@ def least_peak_found(
 ) -> tuple[Evaluation, int]:
     """The schedule of least peak that is found by bisection over budgets, and the budget below which none exists.
 
-    Small graphs are searched exactly; greedy eviction, nested checkpointing and some rounds of the default method are asked in turn for
-    what the ones before did not reach. The cost of the schedule is of no interest.
+    Small graphs are searched exactly; greedy eviction, nested checkpointing and some rounds of the default method are asked in
+    turn for what the ones before did not reach. The cost of the schedule is of no interest.
 
     Args:
         order: of first computations, as in `solve`. asked: a budget of special interest.
