@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -220,12 +219,12 @@ def _smallest_drops(values: list[int], size: list[int], excess: int) -> Iterator
     """
     if excess <= 0:
         yield 0
-        return
-    for count in range(1, len(values) + 1):
-        for chosen in itertools.combinations(values, count):
-            sizes = [size[v] for v in chosen]
-            if excess <= sum(sizes) < excess + min(sizes):
-                yield _mask(chosen)
+    elif sum(size[v] for v in values) >= excess:
+        # Taken by falling size, the last one is the smallest: without it, and so without any other, it was not enough.
+        first, *others = sorted(values, key=lambda v: -size[v])
+        for chosen in _smallest_drops(others, size, excess - size[first]):
+            yield chosen | 1 << first
+        yield from _smallest_drops(others, size, excess)
 
 
 # --- graphs with names ---
