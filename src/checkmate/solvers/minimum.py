@@ -57,11 +57,14 @@ def least_peak_found(
 
     problem = problem_of(graph)
     started = time.perf_counter()
-    planner = Greedy(problem)
-    best, proven = evaluate(graph, range(graph.num_ops)), graph.min_working_set
 
     def late(part: float = 1.0) -> bool:
         return time.perf_counter() - started > part * seconds
+
+    best, proven = least_peak(graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST, late)
+    if best.peak == proven:
+        return best, proven
+    planner = Greedy(problem)
 
     def by_eviction(budget: int) -> Evaluation | None:
         found: Evaluation | None = None
@@ -92,7 +95,6 @@ def least_peak_found(
             if best.peak > middle:
                 low = middle
 
-    best, proven = least_peak(graph, best, proven, order, FIRST, late)
     bisect(by_eviction, 1 / 3)
     best, proven = least_peak(graph, best, proven, order, ALL, lambda: late(1 / 2))
     if best.peak > (1 + tolerance) * proven and not late(1 / 3):
