@@ -46,6 +46,8 @@ OPTIONAL = ("milp-cbc", "milp-gurobi")
 RELAXATIONS, ROUNDS = "auto without the exact search", 3
 #: What a search may take past its time limit, and a least limit for starting up, in seconds.
 GRACE = 2.0
+#: What it may spend waiting for a processor beyond that: other work on the machine is no fault of the search.
+BUSY = 20.0
 #: Most ops of a small graph, for brute force.
 SMALL = 8
 #: Fractions of the cost: sums of floats, and the tolerance of what counts as optimal.
@@ -89,16 +91,17 @@ def searched(
     """One search, whose schedule is checked; None if there is none."""
     schedule = error = None
     for turn in ("at first", "again"):
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         try:
             schedule = solve(graph, budget, method, order, limit, gap)
         except InfeasibleBudget as caught:
             error = caught
-        seconds = time.perf_counter() - began
+        seconds, worked = time.perf_counter() - began, time.process_time() - worked
         # Without a schedule the search for a budget that would do comes on top, and has its own limit.
-        if seconds <= limit + GRACE + (15.0 if schedule is None else 0.0):
+        most = limit + GRACE + (15.0 if schedule is None else 0.0)
+        if worked <= most and seconds <= most + BUSY:
             break
-        # Once may be a busy machine, or kernels that were not compiled yet.
+        # Once may be kernels that were not compiled yet.
         require(turn == "at first", f"took {seconds:.2f} s of {limit} s, twice")
         counts["late once"] += 1
     counts["searches"] += 1
@@ -125,7 +128,7 @@ def small(rng: random.Random, limit: float, counts: Counter[str]) -> None:
     """A small graph: `auto` in both orders, and another method, against brute force."""
     graph = random_graph(rng, max_ops=SMALL)
     budget = random_budget(rng, graph)
-    names = [name for name in checkmate.methods() if name not in (*OPTIONAL, "auto")] + 4 * [RELAXATIONS]
+    names = [name for name in checkmate.methods() if name not in (*OPTIONAL, "auto")] + [RELAXATIONS]
     orders = [("auto", "given"), (rng.choice(names), "given")] + [("auto", "any")] * (rng.random() < 0.2)
     for method, order in orders:
         least = truth(graph, budget, order)
