@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
     from .decode import Evaluation
 
 
-#: Ops per segment of nested checkpointing.
-_OPS = 25
+#: Ops per segment of nested checkpointing; so few ops that greedy eviction takes milliseconds, and is asked to the end.
+_OPS, _FEW_OPS = 25, 300
 
 
 class MinimumBudget(NamedTuple):
@@ -65,6 +66,7 @@ def least_peak_found(
     if best.peak == proven:
         return best, proven
     planner = Greedy(problem)
+    quick = 1 / 3 if graph.num_ops > _FEW_OPS else math.inf
 
     def by_eviction(budget: int) -> Evaluation | None:
         found: Evaluation | None = None
@@ -72,7 +74,7 @@ def least_peak_found(
             one = planner.run(budget, setting, longest=8)
             if one is not None and (found is None or one.peak < found.peak):
                 found = one
-            if late(1 / 3) or (found is not None and found.peak <= budget):
+            if late(quick) or (found is not None and found.peak <= budget):
                 break
         return found
 
@@ -95,7 +97,7 @@ def least_peak_found(
             if best.peak > middle:
                 low = middle
 
-    bisect(by_eviction, 1 / 3)
+    bisect(by_eviction, quick)
     best, proven = least_peak(graph, best, proven, order, ALL, lambda: late(1 / 2))
     if best.peak > (1 + tolerance) * proven and not late(1 / 3):
         nested = Nested(problem, graph.num_ops // _OPS, best.peak - graph.fixed_memory, 0, lambda: late(2 / 3))
