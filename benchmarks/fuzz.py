@@ -1,10 +1,11 @@
 """Random graphs against exact brute force, and every method against its promises, in worker processes.
 
-Most graphs have at most 8 ops and are compared with brute force (tests/support.py): a schedule is valid and within the budget, it
-costs no less than the truth, no bound is above it, what is called optimal is, and a budget that is called impossible is. The rest
-have 10 to 200 ops and are given to all methods: no budget may be broken, no bound be above the best cost that any method found,
-no search may crash or go on for more than 2 s past its time limit. Graphs have chains, skips, several outputs per op, workspaces,
-kept values, ops that must not be recomputed, and zero costs and sizes.
+Most graphs have at most 8 ops and are compared with brute force (tests/support.py): a schedule is valid and within the budget,
+it costs no less than the truth, no bound is above it, what is called optimal is, and a budget that is called impossible is. The
+default method must find and prove the optimum, or that there is none, and the exact minimum budget. The rest have 10 to 200 ops
+and are given to all methods: no budget may be broken, no bound be above the best cost that any method found, no search may crash
+or go on for more than 2 s past its time limit. Graphs have chains, skips, several outputs per op, workspaces, kept values, ops
+that must not be recomputed, and zero costs and sizes.
 
     python benchmarks/fuzz.py [--graphs 100000] [--large-share 0.005] [--time-limit 2] [--workers 2] [--seed 0] [--output fuzz.json]
 
@@ -25,12 +26,14 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import checkmate
 from checkmate import Graph, InfeasibleBudget, Schedule, simulate
+from checkmate.solvers import Search
+from checkmate.solvers.auto import relaxations
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from solver import environment
@@ -39,8 +42,14 @@ from support import brute_force, random_budget, random_graph
 
 #: Methods that need a program or a licence that may not be there.
 OPTIONAL = ("milp-cbc", "milp-gurobi")
+#: What the default method does where a graph is too large for the exact search, and the rounds of it that a small graph gets.
+RELAXATIONS, ROUNDS = "auto without the exact search", 3
 #: What a search may take past its time limit, and a least limit for starting up, in seconds.
 GRACE = 2.0
+#: What it may spend waiting for a processor beyond that: other work on the machine is no fault of the search.
+BUSY = 20.0
+#: Most ops of a small graph, for brute force.
+SMALL = 8
 #: Fractions of the cost: sums of floats, and the tolerance of what counts as optimal.
 ROUNDING, OPTIMAL = 1e-9, 2e-6
 
@@ -55,24 +64,55 @@ def require(kept: bool, promise: str) -> None:
         raise Failure(promise)
 
 
+@lru_cache(64)
+def truth(graph: Graph, budget: int, order: str) -> float | None:
+    """The least cost, by brute force; graphs are their own keys."""
+    return brute_force(graph, budget, order)
+
+
+def solve(graph: Graph, budget: int, method: str, order: str, limit: float, gap: float) -> Schedule:
+    """`checkmate.solve`, and the same for what is no method of its own."""
+    if method != RELAXATIONS:
+        return checkmate.solve(graph, budget, method, order, limit, gap)
+    search = Search(graph, budget, order, limit, gap)
+    if budget >= graph.min_working_set:
+        relaxations(search, ROUNDS)
+    if search.best is None:
+        minimum = checkmate.minimum_budget(graph)
+        raise InfeasibleBudget(
+            budget, max(minimum.proven_minimum, (budget + 1) * search.proven_infeasible), minimum.smallest_found
+        )
+    return search.schedule("auto")
+
+
 def searched(
     graph: Graph, budget: int, method: str, order: str, gap: float, limit: float, counts: Counter[str]
 ) -> Schedule | None:
     """One search, whose schedule is checked; None if there is none."""
-    began = time.perf_counter()
     schedule = error = None
-    try:
-        schedule = checkmate.solve(graph, budget, method, order, limit, gap)
-    except InfeasibleBudget as caught:
-        error = caught
-    seconds = time.perf_counter() - began
-    # Without a schedule the search for a budget that would do comes on top, and has its own limit.
-    require(seconds <= limit + GRACE + (15.0 if schedule is None else 0.0), f"took {seconds:.2f} s of {limit} s")
+    for turn in ("at first", "again"):
+        began, worked = time.perf_counter(), time.process_time()
+        try:
+            schedule = solve(graph, budget, method, order, limit, gap)
+        except InfeasibleBudget as caught:
+            error = caught
+        seconds, worked = time.perf_counter() - began, time.process_time() - worked
+        # Without a schedule the search for a budget that would do comes on top, and has its own limit.
+        most = limit + GRACE + (15.0 if schedule is None else 0.0)
+        if worked <= most and seconds <= most + BUSY:
+            break
+        # Once may be kernels that were not compiled yet.
+        require(turn == "at first", f"took {seconds:.2f} s of {limit} s, twice")
+        counts["late once"] += 1
     counts["searches"] += 1
     if schedule is None:
         assert error is not None
         require(error.proven_minimum <= error.smallest_found, "smallest budget found is below the proven minimum")
         counts["infeasible"] += 1
+        if graph.num_ops <= SMALL:
+            require(truth(graph, error.smallest_found, order) is not None, f"{error.smallest_found} bytes do not fit")
+            require(truth(graph, error.proven_minimum - 1, order) is None, f"{error.proven_minimum - 1} bytes would do")
+            require(error.proven_minimum == error.smallest_found, "the minimum is not exact")
         return None
     trace = simulate(graph, schedule.steps)
     require(trace.peak <= budget, f"peak {trace.peak} over the budget")
@@ -85,24 +125,24 @@ def searched(
 
 
 def small(rng: random.Random, limit: float, counts: Counter[str]) -> None:
-    """A graph of at most 8 ops: `auto` in both orders, and another method, against brute force."""
-    graph = random_graph(rng, max_ops=8)
+    """A small graph: `auto` in both orders, and another method, against brute force."""
+    graph = random_graph(rng, max_ops=SMALL)
     budget = random_budget(rng, graph)
-    names = [name for name in checkmate.methods() if name not in (*OPTIONAL, "auto")]
+    names = [name for name in checkmate.methods() if name not in (*OPTIONAL, "auto")] + [RELAXATIONS]
     orders = [("auto", "given"), (rng.choice(names), "given")] + [("auto", "any")] * (rng.random() < 0.2)
     for method, order in orders:
-        truth = brute_force(graph, budget, order)
+        least = truth(graph, budget, order)
         schedule = searched(graph, budget, method, order, 0.0, limit, counts)
         if schedule is None:
-            if truth is not None and method == "auto":
-                counts["missed"] += 1
+            require(least is None or method != "auto", f"{order}: nothing found where there is a schedule")
             continue
-        require(truth is not None, f"{method}, {order}: a schedule where there is none")
-        assert truth is not None
-        require(schedule.lower_bound <= truth * (1 + ROUNDING), f"{method}, {order}: bound {schedule.lower_bound} above {truth}")
-        require(schedule.cost >= truth * (1 - ROUNDING), f"{method}, {order}: cost {schedule.cost} below {truth}")
+        require(least is not None, f"{method}, {order}: a schedule where there is none")
+        assert least is not None
+        require(schedule.lower_bound <= least * (1 + ROUNDING), f"{method}, {order}: bound {schedule.lower_bound} above {least}")
+        require(schedule.cost >= least * (1 - ROUNDING), f"{method}, {order}: cost {schedule.cost} below {least}")
+        require(schedule.status == "optimal" or method != "auto", f"{order}: not proven")
         if schedule.status == "optimal":
-            require(schedule.cost <= truth * (1 + OPTIMAL), f"{method}, {order}: not optimal: {schedule.cost}, {truth}")
+            require(schedule.cost <= least * (1 + OPTIMAL), f"{method}, {order}: not optimal: {schedule.cost}, {least}")
 
 
 def large(rng: random.Random, limit: float, counts: Counter[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -175,6 +174,8 @@ def brute_force(graph: Graph, budget: int, order: str = "given") -> float | None
     kept = _mask(v for v, value in enumerate(graph.values) if value.keep)
     reads = [_mask(op.inputs) for op in graph.ops]
     writes = [_mask(op.outputs) for op in graph.ops]
+    needs = [op.workspace + sum(size[v] for v in op.outputs) for op in graph.ops]
+    bytes_of: dict[int, int] = {}  # live values -> their size
     before = [(1 << i) - 1 if order == "given" else 0 for i in range(n)]  # ops that must have run before
     backward = [i for i, op in enumerate(graph.ops) if op.phase == "backward"]
     for i in backward if order == "any" else []:
@@ -194,9 +195,10 @@ def brute_force(graph: Graph, budget: int, order: str = "given") -> float | None
                 continue
             # Old copies of its outputs go first: that costs nothing and they are live again afterwards.
             others = live & ~writes[op]
-            needed = graph.ops[op].workspace + sum(size[v] for v in graph.ops[op].outputs)
-            droppable = [v for v in range(len(size)) if others >> v & 1 and not reads[op] >> v & 1 and size[v]]
-            excess = needed + sum(size[v] for v in range(len(size)) if others >> v & 1) - room
+            if others not in bytes_of:
+                bytes_of[others] = sum(size[v] for v in range(len(size)) if others >> v & 1)
+            excess = needs[op] + bytes_of[others] - room
+            droppable = [v for v in range(len(size)) if others & ~reads[op] & 1 << v and size[v]] if excess > 0 else []
             for dropped in _smallest_drops(droppable, size, excess):
                 state = (done | 1 << op, (others & ~dropped) | writes[op])
                 new = cost + graph.ops[op].cost
@@ -217,12 +219,12 @@ def _smallest_drops(values: list[int], size: list[int], excess: int) -> Iterator
     """
     if excess <= 0:
         yield 0
-        return
-    for count in range(1, len(values) + 1):
-        for chosen in itertools.combinations(values, count):
-            freed = sum(size[v] for v in chosen)
-            if freed >= excess and all(freed - size[v] < excess for v in chosen):
-                yield _mask(chosen)
+    elif sum(size[v] for v in values) >= excess:
+        # Taken by falling size, the last one is the smallest: without it, and so without any other, it was not enough.
+        first, *others = sorted(values, key=lambda v: -size[v])
+        for chosen in _smallest_drops(others, size, excess - size[first]):
+            yield chosen | 1 << first
+        yield from _smallest_drops(others, size, excess)
 
 
 # --- graphs with names ---

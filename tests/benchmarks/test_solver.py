@@ -20,6 +20,7 @@ def test_files_and_networks(tmp_path: Path) -> None:
     (tmp_path / "graphs").mkdir()
     training_chain(8).save(tmp_path / "graphs" / "chain.json")
     arguments = ["graphs", "--networks", "vgg16", "--methods", "auto", "keep-all", "--budgets", "90%", "20%", "1.02x"]
+    arguments += ["--orders", "given", "any"]
     process = subprocess.run(
         [sys.executable, str(SCRIPT), *arguments, "--time-limit", "5", "--plot", "gap.png"],
         cwd=tmp_path,
@@ -38,7 +39,9 @@ def test_files_and_networks(tmp_path: Path) -> None:
         ("chain8", "1.02x"),
     }, "what is below the minimum is left out"
     assert all((row["cost"] is None) == (row["method"] == "keep-all") for row in rows)
-    assert [row["overhead"] for row in rows if row["graph"] == "VGG16" and row["cost"]] == pytest.approx([1.00186819] * 2)
+    for order in ("given", "any"):
+        found = [row["overhead"] for row in rows if row["graph"] == "VGG16" and row["cost"] and row["order"] == order]
+        assert found == pytest.approx([1.00186819] * 2)
     assert process.stdout.count("\n") == 1 + len(rows)
     assert (tmp_path / "gap.png").read_bytes().startswith(b"\x89PNG")
 
@@ -48,9 +51,9 @@ def test_a_wrong_bound_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    row = {"status": "optimal", "overhead": 1.5, "cost": 24.0, "peak": 80, "seconds": 0.1}
+    row = {"order": "given", "status": "optimal", "overhead": 1.5, "cost": 24.0, "peak": 80, "seconds": 0.1}
     found = [{**row, "method": "one", "lower_bound": 24.0}, {**row, "method": "two", "cost": 23.0, "lower_bound": 20.0}]
     monkeypatch.setattr(module, "search", lambda *_: found.pop(0))
-    rows = module.compare(training_chain(8), "90%", 80, Namespace(methods=["one", "two"]))
+    rows = module.compare(training_chain(8), "90%", 80, Namespace(methods=["one", "two"], orders=["given"]))
     assert [row["sound"] for row in rows] == [True, False]
     assert capsys.readouterr().out.splitlines()[1].endswith("WRONG")

@@ -9,6 +9,7 @@ import pytest
 
 import checkmate
 from checkmate import Compute, Graph, InfeasibleBudget, Schedule, simulate
+from checkmate.solvers import any_order, auto
 from support import brute_force, random_budget, random_graph, training_chain
 
 
@@ -23,7 +24,11 @@ def two_chains(phases: list[str] | None = None) -> Graph:
 
 
 @pytest.mark.parametrize("block", range(3))
-def test_against_brute_force_over_all_orders(block: int) -> None:
+def test_against_brute_force_over_all_orders(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first block with the exact search, the others by annealing alone, as larger graphs are searched."""
+    if block:
+        for module in (any_order, auto):
+            monkeypatch.setattr(module, "exact", lambda *_: False)
     feasible = optimal = better = missed = 0
     for seed in range(60 * block, 60 * block + 60):
         rng = random.Random(seed)
@@ -44,7 +49,7 @@ def test_against_brute_force_over_all_orders(block: int) -> None:
         feasible += 1
         optimal += schedule.cost == truth
         better += given is None or truth < given
-    assert feasible > 30 and optimal >= 0.95 * feasible and missed <= 2
+    assert feasible > 30 and optimal >= (0.95 if block else 1.0) * feasible and missed <= (2 if block else 0)
     assert better, "some graphs of every block gain by another order"
 
 
@@ -73,12 +78,15 @@ def test_forward_ops_stay_before_backward_ops() -> None:
 
 @pytest.mark.parametrize("share", [0.35, 0.5, 0.8])
 def test_never_worse_than_the_given_order(share: float) -> None:
-    for graph in (training_chain(20), two_chains()):
+    for graph in (training_chain(15), training_chain(32), two_chains()):
         budget = int(graph.min_working_set + share * (graph.no_recompute_peak - graph.min_working_set))
-        given = checkmate.solve(graph, budget, gap=0, time_limit=5)
-        anywhere = checkmate.solve(graph, budget, order="any", gap=0, time_limit=15)
-        assert anywhere.cost <= given.cost
-        assert anywhere.lower_bound == graph.ideal_cost or anywhere.cost == graph.ideal_cost
+        given = checkmate.solve(graph, budget, gap=0, time_limit=2)
+        anywhere = checkmate.solve(graph, budget, order="any", gap=0, time_limit=5)
+        assert graph.ideal_cost <= anywhere.lower_bound <= anywhere.cost <= given.cost
+        if graph.num_ops > 62:
+            assert anywhere.lower_bound == graph.ideal_cost, "that of the given order is none"
+        else:
+            assert anywhere.status == "optimal"
 
 
 def test_other_methods_report_no_bound_of_the_given_order() -> None:

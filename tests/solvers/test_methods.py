@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import random
 import shutil
+import sys
+import tempfile
+import threading
+import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 import checkmate
 from checkmate import Graph, InfeasibleBudget, Op, Value, simulate
 from checkmate.networks import fcn8, mobilenet, resnet50, segnet, unet, vgg16, vgg19
+from checkmate.solvers import apart
 from checkmate.solvers.search import Search
 from support import brute_force, random_budget, random_graph, training_chain
 
@@ -107,15 +113,50 @@ def test_several_values_workspace_and_kept_values() -> None:
             assert checkmate.solve(graph, budget, method="milp", gap=0).cost == truth
 
 
-@pytest.mark.parametrize("method", ["milp", CBC])
-def test_time_limit_of_the_integer_program(method: str) -> None:
-    graph = training_chain(40)
-    try:
-        schedule = checkmate.solve(graph, 100, method=method, gap=0, time_limit=1)
-    except InfeasibleBudget as error:
-        assert error.smallest_found <= 100, "the greedy search knows better, and the message says so"
-        return
-    assert schedule.solve_seconds < 9 and schedule.peak <= 100
+@pytest.mark.parametrize("method", ["milp", CBC, "lp-rounding"])
+@pytest.mark.parametrize(("graph", "limit"), [(training_chain(40), 1.0), (resnet50(), 4.0)], ids=["chain40", "ResNet50"])
+def test_time_limit_of_large_programs(method: str, graph: Graph, limit: float) -> None:
+    """That of ResNet50 keeps HiGHS busy for longer before it looks at its clock."""
+    budget = graph.fixed_memory + (graph.no_recompute_peak - graph.fixed_memory) // 2
+    search = Search(graph, budget, time_limit=limit, gap=0.0)
+    checkmate.solvers.run(search, method)
+    assert search.seconds() < limit + 2
+    if search.best is not None:
+        trace = simulate(graph, search.schedule(method).steps)
+        assert trace.peak <= budget and trace.cost == search.best_cost
+
+
+def test_a_process_of_its_own_gives_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = irregular_chain(7, 3)
+    budget = int(0.6 * graph.no_recompute_peak)
+    within = checkmate.solve(graph, budget, method="milp", gap=0)
+    monkeypatch.setattr(apart, "_SMALL", 0)
+    assert checkmate.solve(graph, budget, method="milp", gap=0).cost == pytest.approx(within.cost)
+    with pytest.raises(InfeasibleBudget):
+        checkmate.solve(training_chain(3), 20, method="milp")
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with pytest.raises(checkmate.CheckmateError, match="HiGHS failed with exit code 1"):
+        checkmate.solve(graph, budget, method="milp")
+
+
+def test_a_process_that_is_stopped_leaves_its_best_solution(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As by Ctrl-C right after the first solution."""
+    monkeypatch.setattr(apart, "_SMALL", 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    graph = irregular_chain(20, 1)
+    search = Search(graph, int(0.55 * graph.no_recompute_peak), time_limit=60.0, gap=0.0)
+
+    def watch() -> None:
+        while search.time_left() > 0 and not list(tmp_path.glob("*/best.npy")):
+            time.sleep(0.01)
+        search.interrupted = True
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    checkmate.solvers.run(search, "milp")
+    watcher.join()
+    assert search.best is not None and search.seconds() < 58
+    assert simulate(graph, search.schedule("milp").steps).peak <= search.budget
 
 
 def test_missing_solvers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,10 +254,13 @@ def test_known_largest_batches(network: object, method: str, batch: int) -> None
 def fits(graph: Graph, method: str, batch: int) -> bool:
     budget = graph.fixed_memory + (16 * 10**9 - 2 * graph.fixed_memory) // batch
     forward = sum(op.cost for op in graph.ops if op.phase == "forward")
-    try:
-        return checkmate.solve(graph, budget, method=method).cost <= graph.ideal_cost + forward
-    except InfeasibleBudget:
+    search = Search(graph, budget)
+    checkmate.solvers.run(search, method)  # and not `solve`, which looks for a budget that would do
+    if search.best is None:
         return False
+    trace = simulate(graph, search.schedule(method).steps)
+    assert trace.peak <= budget
+    return trace.cost <= graph.ideal_cost + forward
 
 
 @pytest.mark.parametrize("method", BASELINES)

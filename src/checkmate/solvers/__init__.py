@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from ..errors import BudgetError, CheckmateError, InfeasibleBudget, UnknownMethod
+from ..errors import BudgetError, CheckmateError, InfeasibleBudget, InvalidSchedule, UnknownMethod
 from ..graph import Graph
 from ..schedule import Compute, Schedule, Step
 from ..units import Budget, format_bytes, parse_bytes
 from .batch import MaxBatch, max_batch_size
-from .minimum import MinimumBudget, minimum_budget, smallest_budget_found
+from .minimum import MinimumBudget, least_peak_found, minimum_budget
 from .search import Progress, Search
+from .start import begin_with, sequence_of
+
+if TYPE_CHECKING:
+    from .decode import Evaluation
 
 __all__ = ["MaxBatch", "MinimumBudget", "Progress", "Search", "max_batch_size", "methods", "minimum_budget", "solve"]
 
@@ -55,6 +60,7 @@ def solve(
     gap: float = 1e-3,
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
+    start: Schedule | None = None,
 ) -> Schedule:
     """Find a schedule of `graph` with the least recomputation whose peak stays within `budget`.
 
@@ -69,13 +75,15 @@ def solve(
         gap: stop once the cost is proven within this fraction of the optimum; 0 means to the end.
         seed: same inputs, same seed, same schedule, as long as the search stops by gap and not by the clock.
         progress: called with a `Progress` whenever the schedule or the bound improves.
+        start: a schedule of the same graph to begin with (method "auto"), such as that of another budget; repaired if it does
+            not fit.
 
     Returns:
         A schedule that was re-simulated by `simulate`, with its proven lower bound.
 
     Raises:
         InfeasibleBudget: no schedule was found; the message names a budget that would do.
-        BudgetError, UnknownMethod: an argument cannot be read.
+        BudgetError, UnknownMethod: an argument cannot be read. InvalidSchedule: `start` is of no use here.
         KeyboardInterrupt: on Ctrl-C before the first schedule; later, Ctrl-C returns the best so far.
     """
     if method not in _METHODS:
@@ -86,17 +94,22 @@ def solve(
         if isinstance(number, bool) or not isinstance(number, (int, float)) or math.isnan(number) or number < 0:
             raise BudgetError(f"{name} must be a number >= 0, not {number!r}")
     limit = parse_bytes(budget, percent_of=graph.no_recompute_peak)
+    begin = None if start is None else _first_sequence(start, graph, method, order)
     search = Search(graph, limit, order, float(time_limit), float(gap), seed, progress)
     if limit < graph.min_working_set:
-        raise _infeasible(search, smallest_budget_found(graph).peak)
+        raise _infeasible(search, *least_peak_found(graph, order))
     with search.catching_interrupts():
+        if method == "auto" and graph.no_recompute_peak <= limit:
+            search.offer(range(graph.num_ops), graph.ideal_cost, "no recomputation")
+        elif begin is not None:
+            begin_with(search, begin)
         run(search, method)
     if search.best is None:
         if search.interrupted:
             raise KeyboardInterrupt
-        smallest = smallest_budget_found(graph, seconds=max(1.0, min(15.0, search.time_left())))
+        smallest, proven = least_peak_found(graph, order, limit, seconds=max(1.0, min(15.0, search.time_left())))
         if method != "auto" or smallest.peak > limit:
-            raise _infeasible(search, smallest.peak, method)
+            raise _infeasible(search, smallest, proven, method)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
     schedule = search.schedule(method)
     if schedule.peak > limit:  # simulated here, and only here
@@ -106,6 +119,18 @@ def solve(
     if not _in_order(graph, schedule.steps, order):
         raise CheckmateError(f"method {method!r} returned a schedule that is not in the order {order!r}: please report it")
     return schedule
+
+
+def _first_sequence(start: Schedule, graph: Graph, method: str, order: str) -> list[int]:
+    """The ops of a schedule to begin with, if the search can use it."""
+    if method != "auto":
+        raise UnknownMethod(f"method {method!r} does not begin with a schedule: use method 'auto', or leave out start")
+    sequence = sequence_of(start, graph)
+    if not _in_order(graph, start.steps, order):
+        raise InvalidSchedule(
+            f"start computes ops in another order than order={order!r} asks for: use order='any', or leave out start"
+        )
+    return sequence
 
 
 def _in_order(graph: Graph, steps: list[Step], order: str) -> bool:
@@ -128,11 +153,11 @@ def run(search: Search, method: str) -> None:
     getattr(import_module(f".{module}", __name__), function)(search)
 
 
-def _infeasible(search: Search, smallest_found: int, method: str = "auto") -> InfeasibleBudget:
-    """The error for a budget that no schedule was found for, with the numbers that help."""
-    covered = search.proven_infeasible and search.order == "given"  # the proofs that methods have hold for that order
-    proven = max(search.graph.min_working_set, search.budget + 1 if covered else 0)
-    smallest = max(smallest_found, proven)
+def _infeasible(search: Search, least: Evaluation, proven: int, method: str = "auto") -> InfeasibleBudget:
+    """The error for a budget that no schedule was found for, with the numbers that help (see `least_peak_found`)."""
+    if search.proven_infeasible:
+        proven = max(proven, search.budget + 1)
+    smallest = max(least.peak, proven)
     message = None
     if method != "auto" and smallest <= search.budget:
         message = (

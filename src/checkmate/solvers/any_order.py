@@ -3,7 +3,8 @@
 First the order alone is searched for one that fits without recomputation. Then comes the best schedule in the given order, and
 annealing over sequences from there and from the order of lowest peak, in rounds of growing length.
 
-Limits: the only bound is the cost of computing every op once. The bounds of the given order say nothing about other orders.
+Limits: but for small graphs (see exact.py) the only bound is the cost of computing every op once. The bounds of the given order
+say nothing about other orders.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from ..schedule import OPTIMAL_GAP
 from .anneal import COLD, HOT, POLISH_HEAT, Anneal
 from .auto import auto
 from .decode import Evaluation, evaluate
+from .exact import ALL, FIRST, exact
 from .problem import problem_of
 from .search import Search
 
@@ -39,7 +41,7 @@ class _AnyOrder:
     def run(self) -> None:
         search, graph = self.search, self.graph
         self._consider(evaluate(graph, range(graph.num_ops)), "no recomputation")
-        if search.done():
+        if search.done() or exact(search, FIRST):
             return
         low = self.anneal.run(range(graph.num_ops), self._moves(_ORDER_MOVES), shifts_only=True, stop=search.done)
         self._consider(low, "order without recomputation")
@@ -47,6 +49,8 @@ class _AnyOrder:
             self._consider(self.anneal.run(low.sequence, self._moves(_ROUND_MOVES), stop=self._over), "annealing")
         if not self._over():
             self._given_order()
+        if not self._over():
+            exact(search, ALL)
         self._rounds(low)
 
     def _moves(self, per_op: int) -> int:

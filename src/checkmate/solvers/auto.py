@@ -14,6 +14,7 @@ from ..schedule import OPTIMAL_GAP
 from .anneal import HOT, POLISH_HEAT, Anneal
 from .climb import Climb
 from .decode import Evaluation, decode, evaluate, retained_by
+from .exact import ALL, FIRST, exact
 from .greedy import SETTINGS, Greedy
 from .large import MANY_OPS, TOO_MANY_OPS, large
 from .nested_bound import nested_bound
@@ -47,6 +48,12 @@ _MARGINS = (0.35, 0.7, 1.0, 1.3)
 
 def auto(search: Search, rounds: int | None = None) -> None:
     """Proven near-optimal schedules; see the module's description. `rounds`: stop after that many, whatever the gap."""
+    if not exact(search, FIRST if rounds is None else FIRST // 10):
+        relaxations(search, rounds)
+
+
+def relaxations(search: Search, rounds: int | None = None) -> None:
+    """All but the exact search of small graphs."""
     if search.graph.num_ops > MANY_OPS:
         large(search)
     if search.graph.num_ops <= TOO_MANY_OPS and not search.done():
@@ -99,7 +106,7 @@ class _Auto:
             if not self.search.done() and rounds == 0:
                 self._nest_bound()
             rounds += 1
-            if self._finished(polish) or rounds == self.most_rounds:
+            if self._finished(polish) or rounds == self.most_rounds or (rounds == 2 and exact(self.search, ALL)):
                 return
             if violating and not self.search.closed():
                 self._lower_budget(stages, max(found.peak for found in violating))

@@ -32,11 +32,12 @@ def solve_with_cbc(program: Program, seconds: float, gap: float, search: Search)
     path = shutil.which(PROGRAM)
     if path is None:
         raise CheckmateError("method 'milp-cbc' needs the program cbc: install it (Debian: apt-get install coinor-cbc)")
+    deadline = time.perf_counter() + seconds
     with tempfile.TemporaryDirectory(prefix="checkmate-cbc-") as folder:
         model, solution, log = (Path(folder) / name for name in ("model.mps", "solution.txt", "log.txt"))
         write_mps(program.arrays(), model)
         options = {
-            "sec": f"{max(0.1, _PART * seconds):.3f}",
+            "sec": f"{max(0.1, _PART * (deadline - time.perf_counter())):.3f}",
             "timeMode": "elapsed",
             "ratioGap": "0",
             "allowableGap": repr(float(gap)),
@@ -55,7 +56,7 @@ def solve_with_cbc(program: Program, seconds: float, gap: float, search: Search)
                 start_new_session=True,
             )
             try:
-                _wait(process, search, time.perf_counter() + seconds)
+                _wait(process, search, deadline)
             finally:
                 if process.poll() is None:
                     process.kill()

@@ -121,27 +121,13 @@ class Program:
             join(self._upper, np.float64),
         )
 
-    def _lp(self, arrays: Arrays) -> highspy.HighsLp:
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = self.num_variables, self.num_rows
-        lp.col_cost_ = arrays.cost
-        lp.col_lower_, lp.col_upper_ = arrays.lower, np.ones(self.num_variables)
-        lp.row_lower_, lp.row_upper_ = arrays.row_lower, arrays.row_upper
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        lp.a_matrix_.start_, lp.a_matrix_.index_ = arrays.matrix.indptr, arrays.matrix.indices
-        lp.a_matrix_.value_ = arrays.matrix.data
-        if arrays.integer.any():
-            kinds = {True: highspy.HighsVarType.kInteger, False: highspy.HighsVarType.kContinuous}
-            lp.integrality_ = [kinds[bool(x)] for x in arrays.integer]
-        return lp
-
     def relax(self, time_limit: float, stop: Callable[[], bool] = lambda: False) -> Answer:
         """The linear relaxation, by an interior point method without crossover: fast, and ties are shared evenly.
 
         The bound is that of weak duality, computed here from the row duals, whatever state the solver stopped in.
         """
         arrays = self.arrays()
-        lp = self._lp(arrays)
+        lp = _lp(arrays)
         lp.integrality_ = []
         highs = highspy.Highs()
         highs.setOptionValue("output_flag", False)
@@ -177,55 +163,89 @@ class Program:
         start: tuple[Ints, Floats] | None = None,
         tolerance: float | None = None,
     ) -> Answer:
-        """Minimise.
-
-        Args:
-            time_limit: seconds. absolute_gap: stop when objective - bound is at most this.
-            stop: called now and then with the current bound; True ends the search.
-            start: (variables, values) of a solution to begin with; the rest is completed by HiGHS.
-            tolerance: how far rows and integers may be off; HiGHS's own choice (1e-6) if None.
-        """
+        """Minimise: see `minimise`."""
         deadline = time.perf_counter() + time_limit
-        lp = self._lp(self.arrays())  # takes seconds for the largest programs
-        highs = highspy.Highs()
-        options = {
-            "output_flag": False,
-            "threads": THREADS,
-            "time_limit": max(0.01, deadline - time.perf_counter()),
-            "mip_abs_gap": absolute_gap,
-            "mip_rel_gap": 0.0,
-            "random_seed": seed,
-        }
-        if tolerance is not None:
-            options |= {"primal_feasibility_tolerance": tolerance, "mip_feasibility_tolerance": tolerance}
-        for name, value in options.items():
-            highs.setOptionValue(name, value)
-        highs.passModel(lp)
-        if start is not None:
-            highs.setSolution(len(start[0]), start[0].astype(np.int32), start[1])
+        arrays = self.arrays()
+        return minimise(arrays, deadline - time.perf_counter(), absolute_gap, seed, stop, start, tolerance)
 
-        def on_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
-            if stop(event.data_out.mip_dual_bound):
-                event.interrupt()
 
-        def on_lp_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
-            if stop(-np.inf):
-                event.interrupt()
+def minimise(
+    arrays: Arrays,
+    time_limit: float,
+    absolute_gap: float,
+    seed: int,
+    stop: Callable[[float], bool],
+    start: tuple[Ints, Floats] | None = None,
+    tolerance: float | None = None,
+    found: Callable[[Floats], None] | None = None,
+) -> Answer:
+    """Solve a program.
 
-        if any(kinds.any() for kinds in self._integer):
-            highs.cbMipInterrupt += on_interrupt
-        else:
-            highs.cbSimplexInterrupt += on_lp_interrupt
-            highs.cbIpmInterrupt += on_lp_interrupt
-        highs.run()
-        status, info = highs.getModelStatus(), highs.getInfo()
-        if status == highspy.HighsModelStatus.kInfeasible:
-            return Answer(None, np.inf, np.inf, True, False)
-        found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-        x = np.array(highs.getSolution().col_value) if found else None
-        objective = info.objective_function_value if found else np.inf
-        bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else -np.inf
-        return Answer(x, objective, bound, False, status == highspy.HighsModelStatus.kOptimal)
+    Args:
+        time_limit: seconds. absolute_gap: stop when objective - bound is at most this.
+        stop: called now and then with the current bound; True ends the search.
+        start: (variables, values) of a solution to begin with; the rest is completed by HiGHS.
+        tolerance: how far rows and integers may be off; HiGHS's own choice (1e-6) if None.
+        found: called with every better solution (if some variables are integer).
+    """
+    deadline = time.perf_counter() + time_limit
+    lp = _lp(arrays)  # takes seconds for the largest programs
+    highs = highspy.Highs()
+    options = {
+        "output_flag": False,
+        "threads": THREADS,
+        "time_limit": max(0.01, deadline - time.perf_counter()),
+        "mip_abs_gap": absolute_gap,
+        "mip_rel_gap": 0.0,
+        "random_seed": seed,
+    }
+    if tolerance is not None:
+        options |= {"primal_feasibility_tolerance": tolerance, "mip_feasibility_tolerance": tolerance}
+    for name, value in options.items():
+        highs.setOptionValue(name, value)
+    highs.passModel(lp)
+    if start is not None:
+        highs.setSolution(len(start[0]), start[0].astype(np.int32), start[1])
+
+    def on_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
+        if stop(event.data_out.mip_dual_bound):
+            event.interrupt()
+
+    def on_lp_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
+        if stop(-np.inf):
+            event.interrupt()
+
+    if arrays.integer.any():
+        highs.cbMipInterrupt += on_interrupt
+        if found is not None:
+            highs.cbMipImprovingSolution += lambda event: found(np.array(event.data_out.mip_solution))
+    else:
+        highs.cbSimplexInterrupt += on_lp_interrupt
+        highs.cbIpmInterrupt += on_lp_interrupt
+    highs.run()
+    status, info = highs.getModelStatus(), highs.getInfo()
+    if status == highspy.HighsModelStatus.kInfeasible:
+        return Answer(None, np.inf, np.inf, True, False)
+    feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    x = np.array(highs.getSolution().col_value) if feasible else None
+    objective = info.objective_function_value if feasible else np.inf
+    bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else -np.inf
+    return Answer(x, objective, bound, False, status == highspy.HighsModelStatus.kOptimal)
+
+
+def _lp(arrays: Arrays) -> highspy.HighsLp:
+    lp = highspy.HighsLp()
+    lp.num_row_, lp.num_col_ = arrays.matrix.shape
+    lp.col_cost_ = arrays.cost
+    lp.col_lower_, lp.col_upper_ = arrays.lower, np.ones(len(arrays.cost))
+    lp.row_lower_, lp.row_upper_ = arrays.row_lower, arrays.row_upper
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_, lp.a_matrix_.index_ = arrays.matrix.indptr, arrays.matrix.indices
+    lp.a_matrix_.value_ = arrays.matrix.data
+    if arrays.integer.any():
+        kinds = {True: highspy.HighsVarType.kInteger, False: highspy.HighsVarType.kContinuous}
+        lp.integrality_ = [kinds[x] for x in arrays.integer.tolist()]
+    return lp
 
 
 def _dual_bound(arrays: Arrays, dual: Floats) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from .apart import solve_apart
 from .decode import evaluate
 from .milp import Formulation
 from .problem import Bools, Floats, Problem
@@ -50,7 +51,7 @@ def _round(search: Search, roundings: Callable[[Floats], Iterable[Bools]]) -> No
         tried.add(budget)
         formulation = Formulation(problem, budget, integral=False)
         search.report(f"solving a linear program: {formulation.program.num_variables} variables, epsilon {epsilon}")
-        answer = formulation.program.solve(search.time_left(), 0.0, search.seed, stop=lambda _: search.interrupted)
+        answer = solve_apart(formulation.program, search.time_left(), 0.0, search)
         if answer.x is not None and answer.optimal:
             retained = np.clip(formulation.retained(answer.x), 0.0, 1.0)
             for rounded in roundings(retained):

@@ -30,6 +30,7 @@ import numpy as np
 
 from ..errors import CheckmateError
 from ..schedule import OPTIMAL_GAP
+from .apart import solve_apart
 from .decode import evaluate
 from .highs import Answer, Program
 from .problem import Bools, Floats, Ints, Problem
@@ -66,7 +67,7 @@ def milp_gurobi(search: Search) -> None:
 
 
 def _highs(program: Program, seconds: float, gap: float, search: Search) -> Answer:
-    return program.solve(seconds, gap, search.seed, stop=lambda _: search.interrupted, tolerance=_TOLERANCE)
+    return solve_apart(program, seconds, gap, search, _TOLERANCE)
 
 
 def _solve(search: Search, backend: Backend) -> None:

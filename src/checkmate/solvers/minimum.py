@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
     from .decode import Evaluation
 
 
-#: Ops per segment of nested checkpointing.
-_OPS = 25
+#: Ops per segment of nested checkpointing; so few ops that greedy eviction takes milliseconds, and is asked to the end.
+_OPS, _FEW_OPS = 25, 300
 
 
 class MinimumBudget(NamedTuple):
@@ -30,32 +31,42 @@ class MinimumBudget(NamedTuple):
 
 def minimum_budget(graph: Graph) -> MinimumBudget:
     """The smallest budget that `graph` can be scheduled under: a proven lower limit, and the least one found."""
-    return MinimumBudget(graph.min_working_set, smallest_budget_found(graph).peak)
+    best, proven = least_peak_found(graph)
+    return MinimumBudget(proven, best.peak)
 
 
-def smallest_budget_found(graph: Graph, tolerance: float = 0.005, seconds: float = 15.0) -> Evaluation:
-    """The schedule of least peak that is found by bisection over budgets; its cost is of no interest.
+def least_peak_found(
+    graph: Graph, order: str = "given", asked: int = 0, tolerance: float = 0.005, seconds: float = 15.0
+) -> tuple[Evaluation, int]:
+    """The schedule of least peak that is found by bisection over budgets, and the budget below which none exists.
 
-    Greedy eviction is asked first, then nested checkpointing, then some rounds of the default method, each for what the ones
-    before did not reach.
+    Small graphs are searched exactly; greedy eviction, nested checkpointing and some rounds of the default method are asked in
+    turn for what the ones before did not reach. The cost of the schedule is of no interest.
 
     Args:
-        tolerance: relative precision of the search. seconds: return what is found by about then.
+        order: of first computations, as in `solve`. asked: a budget of special interest.
+        tolerance: relative precision where the search is not exact. seconds: return what is found by about then.
     """
     from .auto import auto  # solver and compiled kernels: not at import time
     from .decode import evaluate
+    from .exact import ALL, FIRST, least_peak
     from .greedy import SETTINGS, Greedy
     from .nested import Nested
     from .problem import problem_of
     from .search import Search
+    from .start import begin_with
 
     problem = problem_of(graph)
     started = time.perf_counter()
-    planner = Greedy(problem)
-    best = evaluate(graph, range(graph.num_ops))
 
     def late(part: float = 1.0) -> bool:
         return time.perf_counter() - started > part * seconds
+
+    best, proven = least_peak(graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST, late)
+    if best.peak == proven:
+        return best, proven
+    planner = Greedy(problem)
+    quick = 1 / 3 if graph.num_ops > _FEW_OPS else math.inf
 
     def by_eviction(budget: int) -> Evaluation | None:
         found: Evaluation | None = None
@@ -63,30 +74,33 @@ def smallest_budget_found(graph: Graph, tolerance: float = 0.005, seconds: float
             one = planner.run(budget, setting, longest=8)
             if one is not None and (found is None or one.peak < found.peak):
                 found = one
-            if late(1 / 3) or (found is not None and found.peak <= budget):
+            if late(quick) or (found is not None and found.peak <= budget):
                 break
         return found
 
     def by_rounds(budget: int) -> Evaluation | None:
         search = Search(graph, budget, time_limit=max(0.1, started + seconds - time.perf_counter()), gap=1.0)
+        if order == "given":
+            begin_with(search, best.sequence)
         auto(search, rounds=3)
         return None if search.best is None else evaluate(graph, search.best)
 
     def bisect(search: Callable[[int], Evaluation | None], part: float) -> None:
         nonlocal best
-        low = graph.min_working_set - 1  # no schedule here
+        low = proven - 1  # no schedule here
         while best.peak - low > max(1.0, tolerance * (best.peak - graph.fixed_memory)) and not late(part):
             # Often the least of all will do.
-            middle = low + 1 if low < graph.min_working_set else (low + best.peak) // 2
+            middle = asked if low < asked < best.peak else low + 1 if low < proven else (low + best.peak) // 2
             found = search(middle)
             if found is not None and found.peak < best.peak:
                 best = found
             if best.peak > middle:
                 low = middle
 
-    bisect(by_eviction, 1 / 3)
-    if best.peak > (1 + tolerance) * graph.min_working_set and not late(1 / 3):
+    bisect(by_eviction, quick)
+    best, proven = least_peak(graph, best, proven, order, ALL, lambda: late(1 / 2))
+    if best.peak > (1 + tolerance) * proven and not late(1 / 3):
         nested = Nested(problem, graph.num_ops // _OPS, best.peak - graph.fixed_memory, 0, lambda: late(2 / 3))
         bisect(nested.run, 2 / 3)
     bisect(by_rounds, 1.0)
-    return best
+    return best, proven

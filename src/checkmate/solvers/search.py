@@ -44,7 +44,7 @@ class Search:
         best: the cheapest feasible op sequence so far (its values freed as early as possible). best_cost: its cost.
         best_steps: the same as steps, from methods that also say when values are freed.
         lower_bound: proven bound on the cost of every schedule under the budget.
-        proven_infeasible: set when a method proves that no schedule exists.
+        proven_infeasible: set when a method proves that no schedule exists in this order.
     """
 
     graph: Graph
@@ -96,9 +96,9 @@ class Search:
         bound = min(self.lower_bound, self.best_cost)
         return Schedule(self.graph, steps, self.budget, method, bound, self.order, self.seconds(), self.seed)
 
-    def raise_bound(self, bound: float, note: str = "bound") -> None:
-        """Hand in a bound proven for the given order; the best one stays. It says nothing about other orders."""
-        if bound > self.lower_bound and self.order == "given":
+    def raise_bound(self, bound: float, note: str = "bound", order: str = "given") -> None:
+        """Hand in a bound proven for an order; the best one stays. That of the given order says nothing about other orders."""
+        if bound > self.lower_bound and order in (self.order, "any"):
             self.lower_bound = bound
             self.report(note)
 
