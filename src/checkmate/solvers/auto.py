@@ -39,7 +39,7 @@ _LOOSE = 0.01
 #: see segments.py), with at most so many segments, for this share of the time limit.
 _NESTS, _MOST_SEGMENTS, _NEST_SHARE = ((50, False), (25, True), (25, False)), 100, 0.2
 #: The nested bound is tried for these cuts: every so many of the places to cut at, the first few left out.
-_CUTS = ((2, 1), (2, 0), (1, 0), (4, 1))
+_CUTS = ((2, 1), (1, 0), (2, 0), (4, 1))
 #: Rounds spent on improving a schedule that is within the gap already, each of at most this many seconds.
 _POLISH_ROUNDS, _POLISH_SECONDS = 2, 1.0
 #: Fractions of the violation by which the budget is lowered to read feasible schedules off the relaxation.

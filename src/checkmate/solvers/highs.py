@@ -229,8 +229,12 @@ def minimise(
     feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     x = np.array(highs.getSolution().col_value) if feasible else None
     objective = info.objective_function_value if feasible else np.inf
-    bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else -np.inf
-    return Answer(x, objective, bound, False, status == highspy.HighsModelStatus.kOptimal)
+    optimal = status == highspy.HighsModelStatus.kOptimal
+    if arrays.integer.any():
+        bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else -np.inf
+    else:
+        bound = objective if optimal else -np.inf
+    return Answer(x, objective, bound, False, optimal)
 
 
 def _lp(arrays: Arrays) -> highspy.HighsLp:

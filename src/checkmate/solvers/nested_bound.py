@@ -50,7 +50,7 @@ def nested_bound(problem: Problem, room: float, step: int, shift: int = 0, stop:
     if tables is None:
         return 0.0
     ideal = problem.graph.ideal_cost
-    return ideal + max(0.0, _recomputed(problem, layout, tables, prices, room, stop))
+    return float(ideal + max(0.0, _recomputed(problem, layout, tables, prices, room, stop)))
 
 
 # --- the blocks ---
