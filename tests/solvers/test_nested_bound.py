@@ -61,6 +61,8 @@ def test_above_one_snapshot_near_the_least_memory() -> None:
 def test_where_nothing_can_be_said() -> None:
     forward_only = Graph.from_arrays([1] * 9, [1] * 9, [(i, i + 1) for i in range(8)])
     assert nested_bound(problem_of(forward_only), 9, 3) == 0.0
+    unet = networks.unet()  # no place where little passes
+    assert nested_bound(problem_of(unet), unet.min_working_set, 1) in (0.0, unet.ideal_cost)
     graph = training_chain(20)
     assert nested_bound(problem_of(graph), 2 * graph.no_recompute_peak, 10) == graph.ideal_cost
     assert nested_bound(problem_of(graph), 50, 10, stop=lambda: True) == 0.0

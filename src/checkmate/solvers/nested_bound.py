@@ -23,7 +23,7 @@ from .block_costs import Block, Tables, price_blocks
 from .problem import Bools, Floats, Ints, Problem
 
 #: Prices tried: so many, from the first to the second of these multiples of the average cost per byte; and 0.
-_PRICES, _CHEAPEST, _DEAREST = 20, 0.1, 300.0
+_PRICES, _CHEAPEST, _DEAREST = 14, 0.5, 200.0
 #: Values that pass more than this share of the forward phase count as always there; places at which this much more passes than at
 #: the best one nearby, at most so many ops away, are as good; but not those through which less passes than this share of the most.
 _LONG, _LIKE, _RADIUS, _SMALL = 0.25, 1.1, 16, 0.02
@@ -102,7 +102,7 @@ def _cuts(problem: Problem, turn: int) -> tuple[Ints, Ints]:
     least = [passing[max(0, place - _RADIUS) : place + _RADIUS + 1].min() for place in range(turn - 1)]
     places = [place for place in range(turn - 1) if 0 < passing[place] <= _LIKE * least[place]]
     # Of neighbours through which the same passes the last one.
-    places = [a for a, b in zip(places, [*places[1:], -1], strict=True) if b != a + 1 or largest[b] != largest[a]]
+    places = [a for a, b in zip(places, [*places[1:], None], strict=False) if b != a + 1 or largest[b] != largest[a]]
     chosen = np.array(places, np.int64)
     sizes = problem.size[largest[chosen]]
     chosen = chosen[sizes >= _SMALL * sizes.max(initial=0.0)]
