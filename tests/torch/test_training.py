@@ -148,6 +148,8 @@ def test_unknown_option_names_the_valid_ones() -> None:
         which.step(by_name)
     with pytest.raises(checkmate.BudgetError, match="'abc'"):
         checkmate.torch.compile(which.model, budget="abc")
+    with pytest.raises(checkmate.UnknownMethod, match="'guess': choose one of profile"):
+        checkmate.torch.compile(which.model, cost_model="guess")
 
 
 def test_auto_budget_is_a_share_of_the_memory() -> None:

@@ -12,6 +12,7 @@ import torch
 
 from ..errors import BudgetError, UnknownMethod
 from ..units import Budget, parse_bytes
+from .profile import COST_MODELS
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Options:
             parse_bytes(options.budget, percent_of=1 << 40)  # refuse what cannot be read before any work is done
         if options.reserved is not None and options.reserved != 0:
             parse_bytes(options.reserved)
+        if options.cost_model not in COST_MODELS:
+            raise UnknownMethod(f"unknown cost model {options.cost_model!r}: choose one of {', '.join(COST_MODELS)}")
         return options
 
     @property
