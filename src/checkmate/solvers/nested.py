@@ -30,8 +30,8 @@ from .segments import Block, block, cut
 _LEVELS, _LEVEL_WORK = 3000, 7_500_000
 #: What a segment may hold while those behind it run, as shares of all that it makes; and what it may need in all, between its
 #: working set and the peak without recomputation.
-_HOLD = (0.0, 0.04, 0.08, 0.14, 0.2, 0.3, 0.5, 1.0)
-_NEED = (1.0, 0.3, 0.08, 0.0)
+_HOLD = (0.0, 0.04, 0.08, 0.14, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0)
+_NEED = (1.0, 0.5, 0.3, 0.15, 0.08, 0.0)
 #: For one way of one segment: good enough; rounds of the search, and seconds that it never needs but for huge segments.
 _GAP, _ROUNDS, _SECONDS = 0.005, 2, 2.0
 
