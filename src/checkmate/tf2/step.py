@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from ..errors import BudgetWarning, CheckmateError, InfeasibleBudget
 from ..units import format_bytes
-from .capture import Captured, capture, planned_ops
+from .capture import Captured, OpCost, capture, planned_ops
 from .execute import Executor
-from .measure import default_device, measure
+from .measure import default_device, make_room, measure
 from .options import Options
 from .plan_cache import Lesson, recall, remember
 from .planning import Plan, make_plan
@@ -34,15 +34,22 @@ _PATIENCE = 3
 _profile = profile_ops
 
 
-def capture_step(function: Callable[..., Any], specs: Sequence[Any], cost_model: str = "profile", name: str = "step") -> Captured:
+def capture_step(
+    function: Callable[..., Any], specs: Sequence[Any], options: Options, name: str = "step", *, to_run: bool = False
+) -> Captured:
     """Trace a step function and find what each of its ops costs. Nothing is trained.
 
     Args:
         specs: nests of `tf.TensorSpec` with static shapes, one per argument.
+        to_run: the step will run, so that the memory pool had better be in order.
     """
     traced = trace(function, specs)
     units = make_units(traced)
-    return capture(traced, units, _profile(planned_ops(units), cost_model), name)
+    if to_run:
+        sizes = capture(traced, units, {op.name: OpCost(0.0, 0) for op in planned_ops(units)}, name).graph
+        plain_peak = sizes.no_recompute_peak
+        make_room(min(plain_peak, options.budget_bytes(plain_peak)))
+    return capture(traced, units, _profile(planned_ops(units), options.cost_model), name)
 
 
 class PlannedStep:
@@ -104,7 +111,7 @@ class _Shaped:
 
     def __init__(self, owner: PlannedStep, specs: Sequence[Any], margin: int):
         self.owner = owner
-        self.captured = capture_step(owner.function, specs, owner.options.cost_model, owner.name)
+        self.captured = capture_step(owner.function, specs, owner.options, owner.name, to_run=True)
         self.captured.traced.varying_batch = owner.varying_batch
         self.margin = margin
         self.failures = int(margin > 0)
