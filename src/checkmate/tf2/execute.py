@@ -65,6 +65,8 @@ class Executor:
                     most = max(most, seen.added or 0)
                     if not enough_below < most <= limit:
                         break
+            except tf.errors.ResourceExhaustedError:
+                return max(most, limit + 1)  # the device has no more than the budget
             except (tf.errors.InvalidArgumentError, tf.errors.InternalError) as error:
                 if not _is_cycle(error):
                     return None  # it does not run on zeros
