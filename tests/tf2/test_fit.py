@@ -46,7 +46,11 @@ def classifier(**compiling: Any) -> Any:
     inputs = keras.Input((SIDE, SIDE, 3))
     dense = layers.Dense(3, activation="softmax", kernel_regularizer=keras.regularizers.L2(0.01))
     model = keras.Model(inputs, dense(body(inputs)))
-    settings = {"optimizer": keras.optimizers.SGD(0.01, momentum=0.9), "loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
+    settings = {
+        "optimizer": keras.optimizers.SGD(0.01, momentum=0.9),
+        "loss": "sparse_categorical_crossentropy",
+        "metrics": ["accuracy"],
+    }
     model.compile(**{**settings, **compiling})
     return model
 
