@@ -89,10 +89,14 @@ def test_mixed_precision(policy: str) -> None:
     expected, losses, reference = train(case, "200%")
     variables, values, plan = train(case, (graph.min_working_set + graph.no_recompute_peak) // 2)
     assert plan.schedule.num_recomputations > 0 == reference.schedule.num_recomputations
-    assert identical(variables, expected)
-    assert identical(variables, plain)
-    assert values == losses
-    if policy == "mixed_float16":
+    if policy == "mixed_bfloat16":  # processors with instructions for it differ in the last bits from one graph to the next
+        for other in (expected, plain):
+            assert all(np.allclose(a, b, atol=1e-3) for a, b in zip(variables, other, strict=True))
+        assert np.allclose(values, losses, atol=1e-3)
+    else:
+        assert identical(variables, expected)
+        assert identical(variables, plain)
+        assert values == losses
         assert any(float(v) == 2.0**35 for v in variables if v.shape == ())
 
 
