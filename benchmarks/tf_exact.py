@@ -1,7 +1,7 @@
 """TensorFlow training under budgets: are the variables those of plain training, and does the peak stay where it should?
 
-For each network, in a process of its own: plain training for some steps, twice (to see whether it repeats itself), the planned
-step without recomputation, and the planned step under three budgets. Everything starts from the same weights and sees the same
+For each network, every training in a process of its own: plain for some steps, twice (to see whether it repeats itself), the
+planned step without recomputation, and the planned step under three budgets. All start from the same weights and see the same
 batches. The table says for each budget
 
 - measured: the highest peak over all steps, by TensorFlow's allocator, plus the variables and the batch;
@@ -21,8 +21,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,92 +33,94 @@ LEVELS = (0.7, 0.4, 0.15)
 CLOSE = 0.05
 
 
-class Trainings:
-    """All trainings of one network."""
+def train(name: str, size: str, steps: int, budget: int | str | None, time_limit: float, output: Path) -> dict[str, Any]:
+    """Train from the start, plain where `budget` is None: peak of all steps, seconds of the last, the plan.
 
-    def __init__(self, name: str, size: str, steps: int, time_limit: float):
-        import tensorflow as tf
-        from tf_models import task
+    Args:
+        output: file for the variables at the end.
+    """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+    from tf_models import plain_step, task, tensor_bytes
 
-        self.task = task(name, size)
-        self.time_limit = time_limit
-        self.batches = [tuple(tf.constant(array) for array in self.task.batch(number)) for number in range(steps)]
+    import checkmate.tf2
 
-    def train(self, make: Callable[[Any, Any], Any]) -> dict[str, Any]:
-        """Train from the start: variables at the end as arrays, peaks of all steps, seconds of the last."""
-        import keras
-        from tf_models import tensor_bytes
-
-        from checkmate.tf2 import measure
-
-        model, optimizer = self.task.build(), keras.optimizers.Adam(1e-3)
-        optimizer.build(model.trainable_variables)
-        step = make(model, optimizer)
-        variables = [v.value for v in (*model.variables, *optimizer.variables)]
-        fixed = tensor_bytes([*variables, *self.batches[0]])
-        peaks, seconds = [], 0.0
-        for x, y in self.batches:
-            started = time.perf_counter()
-            with measure("CPU:0") as seen:
-                step(x, y)
-            seconds = time.perf_counter() - started
-            if seen.added is None:
-                sys.exit("TensorFlow counts no memory on this device")
-            peaks.append(seen.added + fixed)
-        return {"variables": [v.numpy() for v in variables], "peak": max(peaks), "seconds": seconds, "step": step}
-
-    def plain(self) -> dict[str, Any]:
-        from tf_models import plain_step
-
-        return self.train(lambda model, optimizer: plain_step(model, self.task.loss, optimizer))
-
-    def planned(self, budget: int | str) -> dict[str, Any]:
-        import checkmate.tf2
-
-        x, y = self.batches[0]
-        result = self.train(
-            lambda model, optimizer: checkmate.tf2.compile(
-                model, self.task.loss, optimizer, x, y, budget=budget, time_limit=self.time_limit
-            )
-        )
-        (result["plan"],) = checkmate.tf2.plans(result.pop("step"))
-        return result
-
-    def rows(self) -> list[dict[str, Any]]:
-        plain, again = self.plain(), self.plain()
-        kept = self.planned("200%")
-        graph = kept["plan"].graph
-        repeats = _equal(plain["variables"], again["variables"])
-        same = repeats and _equal(plain["variables"], kept["variables"])
-        least = 1.2 * graph.min_working_set
-        rows = []
-        for level in LEVELS:
-            budget = int(least + level * (graph.no_recompute_peak - least))
-            result = self.planned(budget)
-            plan = result["plan"]
-            rows.append(
-                {
-                    "budget": budget,
-                    "predicted_peak": plan.predicted_peak,
-                    "measured_peak": result["peak"],
-                    "plain_peak": plain["peak"],
-                    "overhead": plan.schedule.overhead,
-                    "gap": plan.schedule.gap,
-                    "mode": plan.mode,
-                    "executions": plan.executions,
-                    "seconds": result["seconds"],
-                    "plain_seconds": plain["seconds"],
-                    "plain_repeats_itself": repeats,
-                    "compared_with": "plain" if same else "no recomputation",
-                    "equal": _equal((plain if same else kept)["variables"], result["variables"]),
-                }
-            )
-            rows[-1]["passed"] = passes(rows[-1])
-        return rows
+    work = task(name, size)
+    batches = [tuple(tf.constant(array) for array in work.batch(number)) for number in range(steps)]
+    model, optimizer = work.build(), keras.optimizers.Adam(1e-3)
+    optimizer.build(model.trainable_variables)
+    if budget is None:
+        step: Any = plain_step(model, work.loss, optimizer)
+    else:
+        x, y = batches[0]
+        step = checkmate.tf2.compile(model, work.loss, optimizer, x, y, budget=budget, time_limit=time_limit)
+    variables = [v.value for v in (*model.variables, *optimizer.variables)]
+    fixed = tensor_bytes([*variables, *batches[0]])
+    peaks, seconds = [], 0.0
+    for x, y in batches:
+        started = time.perf_counter()
+        with checkmate.tf2.measure("CPU:0") as seen:
+            step(x, y)
+        seconds = time.perf_counter() - started
+        if seen.added is None:
+            sys.exit("TensorFlow counts no memory on this device")
+        peaks.append(seen.added + fixed)
+    np.savez(output, *[v.numpy() for v in variables])
+    result: dict[str, Any] = {"measured_peak": max(peaks), "seconds": seconds}
+    if budget is not None:
+        (plan,) = checkmate.tf2.plans(step)
+        result |= {
+            "predicted_peak": plan.predicted_peak,
+            "overhead": plan.schedule.overhead,
+            "gap": plan.schedule.gap,
+            "mode": plan.mode,
+            "executions": plan.executions,
+            "no_recompute_peak": plan.graph.no_recompute_peak,
+            "min_working_set": plan.graph.min_working_set,
+        }
+    return result
 
 
-def _equal(one: list[Any], other: list[Any]) -> bool:
-    return all((a == b).all() for a, b in zip(one, other, strict=True))
+def compare(name: str, options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """All trainings of one network: a row for each budget. Variables go through files in `folder`."""
+
+    def run(label: str, budget: int | str | None) -> dict[str, Any]:
+        work = json.dumps([name, options.size, options.steps, budget, options.time_limit, str(folder / f"{label}.npz")])
+        settings = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        command = [sys.executable, __file__, "--worker", work]
+        process = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=settings, check=True)
+        return dict(json.loads(process.stdout.splitlines()[-1]))
+
+    def equal(one: str, other: str) -> bool:
+        return _equal(folder / f"{one}.npz", folder / f"{other}.npz")
+
+    plain, _ = run("plain", None), run("again", None)
+    kept = run("kept", "200%")
+    repeats = equal("plain", "again")
+    reference = "plain" if repeats and equal("plain", "kept") else "kept"
+    least = 1.2 * kept["min_working_set"]
+    rows = []
+    for number, level in enumerate(LEVELS):
+        budget = int(least + level * (kept["no_recompute_peak"] - least))
+        row = {"budget": budget, **run(str(number), budget)}
+        row |= {
+            "plain_peak": plain["measured_peak"],
+            "plain_seconds": plain["seconds"],
+            "plain_repeats_itself": repeats,
+            "compared_with": "plain" if reference == "plain" else "no recomputation",
+            "equal": equal(reference, str(number)),
+        }
+        rows.append({**row, "passed": passes(row)})
+    return rows
+
+
+def _equal(one: Path, other: Path) -> bool:
+    """Bit for bit."""
+    import numpy as np
+
+    with np.load(one) as a, np.load(other) as b:
+        return len(a.files) == len(b.files) and all(a[key].tobytes() == b[key].tobytes() for key in a.files)
 
 
 def passes(row: dict[str, Any]) -> bool:
@@ -151,19 +153,16 @@ def main() -> int:
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        rows = Trainings(options.worker, options.size, options.steps, options.time_limit).rows()
-        print(json.dumps(rows))
+        *work, output = json.loads(options.worker)
+        print(json.dumps(train(*work, Path(output))))
         return 0
     from tf_models import SEED
     from tf_peers import environment
 
     results: dict[str, Any] = {}
     for name in options.model or NAMES:
-        command = [sys.executable, __file__, "--worker", name, "--size", options.size, "--steps", str(options.steps)]
-        command += ["--time-limit", str(options.time_limit)]
-        settings = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        process = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=settings, check=True)
-        results[name] = json.loads(process.stdout.splitlines()[-1])
+        with tempfile.TemporaryDirectory() as folder:
+            results[name] = compare(name, options, Path(folder))
         print(table(name, results[name]), flush=True)
     settings = {"size": options.size, "steps": options.steps, "seed": SEED, "optimizer": "Adam"}
     data = {"environment": environment(), "settings": settings, "networks": results}

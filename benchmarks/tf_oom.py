@@ -75,7 +75,7 @@ def train(name: str, budget: int | None, limited_to: int | None) -> dict[str, An
     plan = checkmate.tf2.plans(step)[0] if budget is not None else None
     return {
         "losses": losses,
-        "peak": fixed + (seen.added or 0),
+        "peak": fixed + (seen.added or 0) if limited_to is None else None,  # the system's allocator does not count
         "limit": limit,
         "overhead": plan.schedule.overhead if plan else None,
     }

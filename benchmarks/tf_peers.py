@@ -48,7 +48,7 @@ class Way:
 
     Attributes:
         step: one training step on a batch; None if it failed, and then `error` says why.
-        peak: bytes. against: the name of the way whose peak is this one's budget.
+        peak: bytes. against: the way whose peak is this one's budget. infeasible: bytes that would do in place of the budget.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Way:
     predicted_peak: int | None = None
     overhead: float | None = None
     error: str | None = None
+    infeasible: int | None = None
     seconds: list[float] = field(default_factory=list)
 
     @property
@@ -67,7 +68,7 @@ class Way:
         return f"{self.name} {self.setting}".strip()
 
     def row(self) -> dict[str, Any]:
-        kept = {key: value for key, value in vars(self).items() if key != "step"}
+        kept = {key: value for key, value in vars(self).items() if key not in ("step", "infeasible")}
         return {**kept, "title": self.title, "median_seconds": statistics.median(self.seconds) if self.seconds else None}
 
 
@@ -112,6 +113,7 @@ class Comparison:
                 with measure("CPU:0") as seen:
                     way.step(self.x, self.y)
         except Exception as error:  # noqa: BLE001 - whatever a way of training cannot do is a result: it goes into the table
+            way.infeasible = getattr(error, "smallest_found", None)
             way.step, way.error = None, f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
             return way
         if seen.added is None:
@@ -182,7 +184,12 @@ class Comparison:
             made.append(step)
             return step
 
-        way = self._add("ours", f"{budget / MEBI:.0f}", make, budget=budget, against=against)
+        for last in (False, False, True):
+            way = self._add("ours", f"{budget / MEBI:.0f}", make, budget=budget, against=against)
+            if last or against is not None or way.infeasible is None:
+                break
+            self.ways.remove(way)
+            budget = int(1.01 * way.infeasible)
         if way.step is not None:
             (plan,) = checkmate.tf2.plans(made[0])
             way.predicted_peak, way.overhead = plan.predicted_peak, plan.schedule.overhead

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -77,9 +78,10 @@ def test_a_plan_is_ported_to_another_batch_size(directory: Path, monkeypatch: py
     x, y = tensors(case.x), tensors(case.y)
     build(model, optimizer, x)
     step = training_step(model, case.loss, optimizer)
-    large = capture_step(step, (x, y), "flops")
-    small = capture_step(step, (x[:7], y[:7]), "flops")
-    options = Options(budget=int(0.5 * large.graph.no_recompute_peak), time_limit=3, gap=0.02)
+    options = Options(cost_model="flops", time_limit=3, gap=0.02)
+    large = capture_step(step, (x, y), options)
+    small = capture_step(step, (x[:7], y[:7]), options)
+    options = replace(options, budget=int(0.5 * large.graph.no_recompute_peak))
     first = make_plan(large, options)
     assert first.schedule.num_recomputations > 0
     monkeypatch.setattr(planning, "solve_cached", None)  # must not be needed

@@ -98,11 +98,11 @@ def capture(model: Any, loss: Any, input_spec: Any, label_spec: Any, optimizer: 
         optimizer: with one its update is part of the step; without one the step ends with all gradients live.
         cost_model: "profile" or "flops".
     """
-    Options.read({"cost_model": cost_model})
+    options = Options.read({"cost_model": cost_model})
     inputs, labels = _specs(input_spec), _specs(label_spec)
     build(model, optimizer, inputs)
     step = gradient_step(model, loss) if optimizer is None else training_step(model, loss, optimizer)
-    return capture_step(step, (inputs, labels), cost_model, str(model.name)).graph
+    return capture_step(step, (inputs, labels), options, str(model.name)).graph
 
 
 def plans(trained: Any) -> list[Plan]:

@@ -72,6 +72,8 @@ class _Emitter:
         pairs = [pair for unit in captured.units for pair in pairwise(unit.ops) if _one_kernel(*pair)]
         self.filters = {bias.name: filters for bias, filters in pairs}
         self.biases = {filters.name: bias for bias, filters in pairs}
+        self.constants = _constants(traced.ops)
+        self.flag = _unknown(arguments) if any(is_big(op) and op.name in self.constants for op in traced.ops) else None
         self.copies: Counter[str] = Counter()
         self.latest: dict[str, tf.Operation] = {}
         self.previous: tf.Operation | None = None
@@ -152,6 +154,8 @@ class _Emitter:
             inputs = [self.tensors[t.name] for t in op.inputs]
             if self.varying_batch and counts_elements(op):
                 inputs[1] = tf.raw_ops.PlaceholderWithDefault(input=inputs[1], shape=inputs[1].shape)
+            if self.flag is not None and op.name in self.constants and is_big(op):
+                inputs[0] = tf.raw_ops.SelectV2(condition=self.flag, t=inputs[0], e=inputs[0])
             new = copy_op(op, inputs, f"{op.name}__again{number}" if number else op.name)
         for old, fresh in zip(op.outputs, new.outputs, strict=True):
             self._is_now(old, fresh)
@@ -190,6 +194,28 @@ class _Emitter:
             elif other.type == "NoOp":
                 stack += other.control_inputs
         return found
+
+
+def _constants(ops: Sequence[tf.Operation]) -> set[str]:
+    """Names of the ops that compute the same in every step, such as the mask of causal attention.
+
+    TensorFlow would compute a large one once, again for each place of the schedule, and keep all of them forever. A choice between
+    equal inputs, by something that it cannot know beforehand, keeps it from that.
+    """
+    found: set[str] = set()
+    for op in ops:
+        known = all(t.op.name in found or t.op.type == "Const" or is_shape(t.op) for t in op.inputs)
+        if known and op.inputs and not is_stateful(op):
+            found.add(op.name)
+    return found
+
+
+def _unknown(arguments: Sequence[tf.Tensor]) -> tf.Tensor | None:
+    """True or False, which only the batch can tell; None if nothing in it can."""
+    for tensor in arguments:
+        if (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool) and tensor_bytes(tensor):
+            return tf.cast(tf.reshape(tensor, [-1])[0], tf.bool)
+    return None
 
 
 def counts_elements(op: tf.Operation) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,7 +14,7 @@ from .capture import Captured
 from .eager import EagerProgram
 from .emit import can_run_dry, emit
 from .internals import without_graph_rewriting
-from .measure import counts_memory, default_device, measure
+from .measure import counts_memory, default_device, measure, zeros_outside
 from .planning import Plan
 
 #: In the order in which they are tried.
@@ -47,29 +47,32 @@ class Executor:
     def rehearse(self, limit: int) -> int | None:
         """Bytes that the schedule adds at its peak, found by runs on zeros that change nothing; None if that cannot be done.
 
-        One run is enough if it stays well below `limit` bytes or passes them; otherwise the larger of two counts. A way of
-        running that TensorFlow refuses is given up for the next.
+        Where the allocator finds room depends on where the batch lies. So the largest of three counts is taken: the batch was
+        there before, is new, or is new while the one before is still there. One run is enough if it stays well below `limit`
+        bytes or passes them. A way of running that TensorFlow refuses is given up for the next.
         """
         if not can_run_dry(self.captured) or not counts_memory(default_device()):
             return None
         traced = self.captured.traced
-        enough_below = limit - (limit + traced.fixed_bytes) // 50
-        zeros = [tf.zeros(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
+        enough_below = limit - (limit + traced.fixed_bytes) // 20
         while self.mode != "eager":
             function = self._graph(dry=True)
+            most = 0
             try:
-                with measure() as seen:
-                    self._call(function, zeros)
-                added = seen.added or 0
-                if enough_below < added <= limit:  # where the allocator finds room differs a little from run to run
+                for batch in _batches([(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]):
                     with measure() as seen:
-                        self._call(function, zeros)
+                        self._call(function, batch)
+                    most = max(most, seen.added or 0)
+                    if not enough_below < most <= limit:
+                        break
+            except tf.errors.ResourceExhaustedError:
+                return max(most, limit + 1)  # the device has no more than the budget
             except (tf.errors.InvalidArgumentError, tf.errors.InternalError) as error:
                 if not _is_cycle(error):
                     return None  # it does not run on zeros
                 self._give_up()
             else:
-                return max(added, seen.added or 0)
+                return most
         return None
 
     def run(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -109,6 +112,16 @@ class Executor:
             return emit(self.captured, self.plan.schedule.steps, arguments, self.mode, dry)
 
         return tf.function(step, autograph=False).get_concrete_function(*specs)
+
+
+def _batches(like: Sequence[tuple[tf.TensorShape, tf.DType]]) -> Iterator[list[tf.Tensor]]:
+    """Zeros: outside of the allocator's memory, new, and new while there are others."""
+    if default_device() == "CPU:0":
+        yield [zeros_outside(shape, dtype) for shape, dtype in like]
+    batch = [tf.zeros(shape, dtype) for shape, dtype in like]
+    yield batch
+    batch = [tf.zeros(shape, dtype) for shape, dtype in like]  # the one before goes when this is there
+    yield batch
 
 
 def _is_cycle(error: tf.errors.OpError) -> bool:

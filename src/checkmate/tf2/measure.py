@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
 from .internals import onednn_is_on
+
+#: Bytes: what TensorFlow asks of the address of a tensor.
+_ALIGNED = 64
 
 
 @dataclass
@@ -44,6 +48,30 @@ def count_on_cpu() -> None:
 def default_device() -> str:
     """Where ops run unless the script says otherwise."""
     return "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
+
+
+def make_room(amount: int) -> None:
+    """Have the memory pool of the CPU hold one free block of so many bytes, which nothing writes to yet.
+
+    The pool gives out a free block whole unless it is twice as large as asked for, and all of it counts as used. What is left
+    over where a pool grew step by step makes the peak of one and the same step differ by 10% and more from time to time; one
+    block, of which exact pieces are cut, keeps that below about 1%. Where the system refuses such a block nothing is done.
+    """
+    if default_device() == "CPU:0":
+        with suppress(tf.errors.ResourceExhaustedError):
+            tf.raw_ops.Empty(shape=[amount], dtype=tf.uint8, init=False)
+
+
+def zeros_outside(shape: tf.TensorShape, dtype: tf.DType) -> tf.Tensor:
+    """Zeros on the CPU in memory that TensorFlow's allocator knows nothing of, if the type of element allows it."""
+    size = shape.num_elements() * dtype.size
+    if dtype.is_floating or dtype.is_integer or dtype.is_bool:
+        memory = np.zeros(size + _ALIGNED, np.uint8)
+        begin = -memory.ctypes.data % _ALIGNED
+        with suppress(BufferError, TypeError, RuntimeError):  # numpy cannot pass it on: bfloat16, for one
+            array = memory[begin : begin + size].view(dtype.as_numpy_dtype).reshape(shape)
+            return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    return tf.zeros(shape, dtype)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -11,9 +12,9 @@ import tensorflow as tf
 
 from ..errors import BudgetWarning, CheckmateError, InfeasibleBudget
 from ..units import format_bytes
-from .capture import Captured, capture, planned_ops
+from .capture import Captured, OpCost, capture, planned_ops
 from .execute import Executor
-from .measure import default_device, measure
+from .measure import default_device, make_room, measure
 from .options import Options
 from .plan_cache import Lesson, recall, remember
 from .planning import Plan, make_plan
@@ -30,19 +31,31 @@ _NOISE = 200
 #: So many plans may fail before the room that they leave is doubled each time.
 _PATIENCE = 3
 
+#: Seconds of a step that is tried out again also where an earlier process did: memory may lie otherwise in this one.
+_QUICK = 1.0
+
+_LOG = logging.getLogger("checkmate")
+
 #: Profiles the ops of a trace; the tests put another in its place.
 _profile = profile_ops
 
 
-def capture_step(function: Callable[..., Any], specs: Sequence[Any], cost_model: str = "profile", name: str = "step") -> Captured:
+def capture_step(
+    function: Callable[..., Any], specs: Sequence[Any], options: Options, name: str = "step", *, to_run: bool = False
+) -> Captured:
     """Trace a step function and find what each of its ops costs. Nothing is trained.
 
     Args:
         specs: nests of `tf.TensorSpec` with static shapes, one per argument.
+        to_run: the step will run, so that the memory pool had better be in order.
     """
     traced = trace(function, specs)
     units = make_units(traced)
-    return capture(traced, units, _profile(planned_ops(units), cost_model), name)
+    if to_run:
+        sizes = capture(traced, units, {op.name: OpCost(0.0, 0) for op in planned_ops(units)}, name).graph
+        plain_peak = sizes.no_recompute_peak
+        make_room(min(plain_peak, options.budget_bytes(plain_peak)))
+    return capture(traced, units, _profile(planned_ops(units), options.cost_model), name)
 
 
 class PlannedStep:
@@ -104,7 +117,7 @@ class _Shaped:
 
     def __init__(self, owner: PlannedStep, specs: Sequence[Any], margin: int):
         self.owner = owner
-        self.captured = capture_step(owner.function, specs, owner.options.cost_model, owner.name)
+        self.captured = capture_step(owner.function, specs, owner.options, owner.name, to_run=True)
         self.captured.traced.varying_batch = owner.varying_batch
         self.margin = margin
         self.failures = int(margin > 0)
@@ -131,15 +144,17 @@ class _Shaped:
                     raise
                 break  # no more room to be had: what the plan before took was just within the budget
             self.executor = Executor(self.captured, self.plan)
-            if known is not None and known.is_about(self.plan.schedule):
+            if known is not None and known.is_about(self.plan.schedule) and self.plan.schedule.cost > _QUICK:
                 self.plan.rehearsed_peak = known.rehearsed_peak
                 return
             added = self.executor.rehearse(budget - self._total(0))
             if added is not None:
                 self.plan.rehearsed_peak = self._total(added)
-                self._check(
-                    self.plan.rehearsed_peak, budget - budget // _NOISE, "a rehearsal of the step peaked", "it is planned again"
-                )
+                if self.plan.rehearsed_peak > budget - budget // _NOISE:
+                    self._make_stale(self.plan.rehearsed_peak)
+                    if self.plan.rehearsed_peak > budget and self.failures == 1:
+                        # Not a warning: nothing was trained above the budget, and nothing will be.
+                        _LOG.warning("a rehearsal of the step %s: it is planned again with more room", self._peaked(added))
                 just = self.plan.rehearsed_peak <= budget
         if self.plan.rehearsed_peak is not None:
             schedule = self.plan.schedule
@@ -177,9 +192,15 @@ class _Shaped:
             self.executor.measured = True
             if seen.added is not None:
                 self.plan.measured_peak = self._total(seen.added)
-                self._check(
-                    self.plan.measured_peak, self.plan.budget, "the first step peaked", "the next step runs under a new plan"
-                )
+                if self.plan.measured_peak > self.plan.budget:
+                    self._make_stale(self.plan.measured_peak)
+                    if not self.warned:
+                        self.warned = True
+                        warnings.warn(
+                            f"the first step {self._peaked(seen.added)}: the next step runs under a new plan with more room",
+                            BudgetWarning,
+                            stacklevel=4,
+                        )
             elif not self.warned:
                 self.warned = True
                 warnings.warn(
@@ -191,23 +212,19 @@ class _Shaped:
         self.plan.executions += 1
         return self.captured.traced.pack(results)
 
-    def _check(self, peak: int, limit: int, what: str, then: str) -> None:
-        """Compare what a plan took with what it may take."""
-        plan = self.plan
-        if peak <= limit:
-            return
+    def _make_stale(self, peak: int) -> None:
+        """The next plan leaves more room, for this one took so many bytes."""
         self.failures += 1
         # In whole steps, so that the next process meets the same problem and finds its plan in the cache.
-        unit = plan.budget // 200 + 1
-        room = -(-(peak - plan.modelled_peak) // unit) * unit
+        unit = self.plan.budget // 200 + 1
+        room = -(-(peak - self.plan.modelled_peak) // unit) * unit
         # Where that is not enough time and again, ask for much more, so that few steps pass the budget.
         self.margin = max(room, (2 if self.failures > _PATIENCE else 1) * self.margin + unit)
         self.stale = True
-        if not self.warned and peak > plan.budget:
-            self.warned = True
-            warnings.warn(
-                f"{what} at {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} ({plan.budget} "
-                f"bytes; {plan.modelled_peak} were predicted): {then} with more room",
-                BudgetWarning,
-                stacklevel=5,
-            )
+
+    def _peaked(self, added: int) -> str:
+        peak, plan = self._total(added), self.plan
+        return (
+            f"peaked at {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} ({plan.budget} bytes; "
+            f"{plan.modelled_peak} were predicted)"
+        )
