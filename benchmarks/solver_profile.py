@@ -22,7 +22,7 @@ from solver import budget_of, environment
 
 import checkmate
 from checkmate import networks, schedule, solvers
-from checkmate.solvers import anneal, auto, climb, greedy, highs, large, problem, search, snapshot
+from checkmate.solvers import anneal, auto, climb, greedy, highs, large, nested, problem, search, snapshot
 
 #: phase -> functions, as (holder, name); every name under which a module knows the function is replaced.
 PHASES: dict[str, list[tuple[Any, str]]] = {
@@ -31,13 +31,14 @@ PHASES: dict[str, list[tuple[Any, str]]] = {
         (snapshot.SnapshotRelaxation, "__init__"),
         (snapshot.SnapshotRelaxation, "_build"),
         (highs.Program, "arrays"),
-        (highs.Program, "_lp"),
+        (highs, "_lp"),
     ],
     "HiGHS": [(highspy.Highs, "run")],
     "read relaxation": [(snapshot.SnapshotRelaxation, "solve"), (snapshot.SnapshotRelaxation, "relax"), (large, "rounded")],
     "decode": [(module, "decode") for module in (auto, large)] + [(auto, "retained_by")],
     "evaluate": [(module, "evaluate") for module in (auto, large, greedy, anneal)],
     "greedy eviction": [(greedy.Greedy, "__init__"), (greedy.Greedy, "run")],
+    "nested": [(nested.Nested, "__init__"), (nested.Nested, "run"), (auto, "nested_bound")],
     "climb": [(climb.Climb, "__init__"), (climb.Climb, "start"), (climb.Climb, "step")],
     "annealing": [(anneal.Anneal, "__init__"), (anneal.Anneal, "run")],
     "steps of the schedule": [(search, "steps_from_sequence")],

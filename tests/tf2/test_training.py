@@ -89,7 +89,9 @@ def test_mixed_precision(policy: str) -> None:
     expected, losses, reference = train(case, "200%")
     variables, values, plan = train(case, (graph.min_working_set + graph.no_recompute_peak) // 2)
     assert plan.schedule.num_recomputations > 0 == reference.schedule.num_recomputations
-    if policy == "mixed_bfloat16":  # processors with instructions for it differ in the last bits from one graph to the next
+    if (
+        policy == "mixed_bfloat16"
+    ):  # on some processors the last bits differ from graph to graph, also without recomputation; why is open
         for other in (expected, plain):
             assert all(np.allclose(a, b, atol=1e-3) for a, b in zip(variables, other, strict=True))
         assert np.allclose(values, losses, atol=1e-3)

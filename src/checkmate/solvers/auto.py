@@ -36,8 +36,8 @@ _ROUGH = 0.1
 #: A gap at which better schedules are worth more time than better bounds.
 _LOOSE = 0.01
 #: Nested checkpointing is tried while the gap is loose: once for each of these numbers of ops per segment (and kinds of cuts,
-#: see segments.py), with at most so many segments, for this share of the time limit.
-_NESTS, _MOST_SEGMENTS, _NEST_SHARE = ((50, False), (25, True), (25, False)), 100, 0.2
+#: see segments.py), with so many segments at least and at most, for this share of the time limit.
+_NESTS, _FEWEST_SEGMENTS, _MOST_SEGMENTS, _NEST_SHARE = ((50, False), (25, True), (25, False)), 4, 100, 0.2
 #: The nested bound is tried for these cuts: every so many of the places to cut at, the first few left out.
 _CUTS = ((2, 1), (1, 0), (2, 0), (4, 1))
 #: Rounds spent on improving a schedule that is within the gap already, each of at most this many seconds.
@@ -73,6 +73,7 @@ class _Auto:
         self.moves, self.climbs = _CLIMB_MOVES, True
         self.anneal = Anneal(self.problem, search.budget, "given", search.seed)
         self.anneal_moves = _ANNEAL_MOVES
+        self.nests = list(_NESTS)
         self.snapshots: set[int] = set()
         self.transients: set[tuple[int, int]] = set()
 
@@ -82,6 +83,7 @@ class _Auto:
             return
         self.snapshots = {int(np.argmax(self.problem.profile))}
         seconds, additions, rounds, polish, rough = _ROUND_SECONDS, 4, 0, 0, _ROUGH
+        failures = next_polish = 0
         while not self._finished(polish):
             if self.search.closed():
                 polish, seconds, rough = polish + 1, _POLISH_SECONDS, 0.0
@@ -93,16 +95,11 @@ class _Auto:
                 return
             self.search.raise_bound(relaxed.bound, f"bound from {len(stages)} snapshots")
             violating = self._decode(stages, relaxed)
-            # Most searches end within two rounds, without annealing and the seconds that compiling it takes the first time.
-            if not self.search.done() and (rounds or self._loose() or self.search.current_gap() > _WIDE):
-                self._anneal(violating)
-            annealed = self.search.best_cost
-            if not self.search.done():
-                self._climb()
-            if not self.search.done() and self._loose() and self.search.best_cost < annealed:
-                self._anneal(violating)
-            if not self.search.done():
-                self._nest(rounds)
+            if rounds >= next_polish:
+                cost = self.search.best_cost
+                self._improve(violating, rounds)
+                failures = 0 if self.search.best_cost < cost else failures + 1
+                next_polish = rounds + 2**failures  # what brought nothing has less and less time to try again
             if not self.search.done() and rounds == 0:
                 self._nest_bound()
             rounds += 1
@@ -112,6 +109,9 @@ class _Auto:
                 self._lower_budget(stages, max(found.peak for found in violating))
             if self.search.lower_bound - before < 0.5 * self.search.gap * before:
                 additions = min(2 * additions, 32)
+            if failures and not relaxed.exact and relaxed.bound < self.search.lower_bound:
+                seconds *= 2  # with more snapshots the bound would only be worse
+                continue
             if not self._refine(violating, additions) and not (self.search.closed() and polish == 0):
                 if relaxed.exact and relaxed.retained is not None:
                     if rough == 0.0:
@@ -119,6 +119,19 @@ class _Auto:
                     rough = 0.0
                 else:
                     seconds *= 2
+
+    def _improve(self, violating: list[Evaluation], rounds: int) -> None:
+        """Search for better schedules around those that are known."""
+        # Most searches end within two rounds, without annealing and the seconds that compiling it takes the first time.
+        if not self.search.done() and (rounds or self._loose() or self.search.current_gap() > _WIDE):
+            self._anneal(violating)
+        annealed = self.search.best_cost
+        if not self.search.done():
+            self._climb()
+        if not self.search.done() and self._loose() and self.search.best_cost < annealed:
+            self._anneal(violating)
+        if not self.search.done():
+            self._nest()
 
     def _finished(self, polish: int) -> bool:
         search = self.search
@@ -172,15 +185,17 @@ class _Auto:
             found = self.anneal.run(search.best, moves, hot=POLISH_HEAT, stop=search.done)
             self._consider(found, "annealing")
 
-    def _nest(self, number: int) -> None:
+    def _nest(self) -> None:
         """Nested checkpointing: near the least memory it is far ahead of what eviction and annealing find."""
-        if number >= len(_NESTS) or not self._loose():
+        if not self.nests or not self._loose():
             return
         from .nested import Nested  # which solves segments by this method
 
-        search, (size, early) = self.search, _NESTS[number]
+        search, (size, early) = self.search, self.nests.pop(0)
         latest = search.seconds() + _NEST_SHARE * search.time_limit
         segments = min(self.graph.num_ops // size, _MOST_SEGMENTS)
+        if segments < _FEWEST_SEGMENTS:
+            return
         room = search.budget - self.graph.fixed_memory
         nested = Nested(self.problem, segments, room, search.seed, lambda: search.done() or search.seconds() > latest, early)
         found = None if search.done() else nested.run(search.budget)
