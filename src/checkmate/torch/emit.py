@@ -213,6 +213,9 @@ class _Emitter:
         if copy not in self.saved:
             with self.backward.graph.inserting_before(self.tangents[0]):
                 placeholder = self.backward.graph.placeholder(copy.name)
+            # The name is another one where the backward pass has an op of that name. The generated code assigns the inputs under
+            # their targets first, and then, one by one, to their names: were the two not equal, an input could overwrite the next.
+            placeholder.target = placeholder.name
             placeholder.meta = dict(copy.meta)
             forget_version_check(copy)
             forget_version_check(placeholder)
