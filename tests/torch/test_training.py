@@ -38,6 +38,7 @@ def test_training_is_identical_and_within_the_budget(name: str) -> None:
     expected = train(which, plain)
     graph = graph_of(which)
     plain_peak = step_peak(which, plain)
+    tightness = []
     for level in LEVELS:
         budget = budget_at(graph, level)
         model = twin(which.model)
@@ -52,8 +53,11 @@ def test_training_is_identical_and_within_the_budget(name: str) -> None:
         assert plan.executions == 5
         assert plan.predicted_peak <= budget < graph.no_recompute_peak
         assert plan.measured_peak is not None
-        assert 0.9 * plan.predicted_peak <= plan.measured_peak <= plan.predicted_peak
+        assert plan.measured_peak <= plan.predicted_peak
+        tightness.append(plan.measured_peak / plan.predicted_peak)
         assert step_peak(which, model) <= budget < plain_peak
+    # The most workspace that a convolution was seen to take is what is planned for; it does not always take that much.
+    assert max(tightness) > 0.95
 
 
 def test_entry_point_by_name() -> None:
