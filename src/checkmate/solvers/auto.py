@@ -228,11 +228,14 @@ class _Auto:
             transients=self.transients,
         )
 
+    def _read_off(self, stages: list[int], retained: list[Bools]) -> list[Evaluation]:
+        return [evaluate(self.graph, decode(self.graph, stages, retained, eager)) for eager in (False, True)]
+
     def _decode(self, stages: list[int], relaxed: Relaxed) -> list[Evaluation]:
         """Schedules read off a relaxation; those that break the budget are returned, and repaired."""
         if relaxed.retained is None:
             return []
-        found = [evaluate(self.graph, decode(self.graph, stages, relaxed.retained, eager)) for eager in (False, True)]
+        found = self._read_off(stages, relaxed.retained)
         violating = [one for one in found if not self._consider(one, "schedule from the relaxation")]
         if violating:
             self._repair(stages, relaxed.retained)
@@ -257,7 +260,7 @@ class _Auto:
             relaxed = self._relax(lower, stages, min(1.0, search.time_left() / 4), _ROUGH)
             if relaxed.retained is None or relaxed.cost >= search.best_cost:
                 return
-            found = [evaluate(self.graph, decode(self.graph, stages, relaxed.retained, eager)) for eager in (False, True)]
+            found = self._read_off(stages, relaxed.retained)
             better = [self._consider(one, "schedule from a lower budget") for one in found]
             if any(better):
                 return

@@ -129,13 +129,7 @@ class Program:
         arrays = self.arrays()
         lp = _lp(arrays)
         lp.integrality_ = []
-        highs = highspy.Highs()
-        highs.setOptionValue("output_flag", False)
-        highs.setOptionValue("threads", THREADS)
-        highs.setOptionValue("time_limit", max(0.01, time_limit))
-        highs.setOptionValue("solver", "ipm")
-        highs.setOptionValue("run_crossover", "off")
-        highs.passModel(lp)
+        highs = _solver(lp, {"time_limit": max(0.01, time_limit), "solver": "ipm", "run_crossover": "off"})
 
         def on_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
             if stop():
@@ -190,10 +184,7 @@ def minimise(
     """
     deadline = time.perf_counter() + time_limit
     lp = _lp(arrays)  # takes seconds for the largest programs
-    highs = highspy.Highs()
     options = {
-        "output_flag": False,
-        "threads": THREADS,
         "time_limit": max(0.01, deadline - time.perf_counter()),
         "mip_abs_gap": absolute_gap,
         "mip_rel_gap": 0.0,
@@ -201,9 +192,7 @@ def minimise(
     }
     if tolerance is not None:
         options |= {"primal_feasibility_tolerance": tolerance, "mip_feasibility_tolerance": tolerance}
-    for name, value in options.items():
-        highs.setOptionValue(name, value)
-    highs.passModel(lp)
+    highs = _solver(lp, options)
     if start is not None:
         highs.setSolution(len(start[0]), start[0].astype(np.int32), start[1])
 
@@ -235,6 +224,15 @@ def minimise(
     else:
         bound = objective if optimal else -np.inf
     return Answer(x, objective, bound, False, optimal)
+
+
+def _solver(lp: highspy.HighsLp, options: dict[str, Any]) -> highspy.Highs:
+    """HiGHS, silent, with the program and these options."""
+    highs = highspy.Highs()
+    for name, value in {"output_flag": False, "threads": THREADS, **options}.items():
+        highs.setOptionValue(name, value)
+    highs.passModel(lp)
+    return highs
 
 
 def _lp(arrays: Arrays) -> highspy.HighsLp:

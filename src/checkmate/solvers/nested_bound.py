@@ -21,12 +21,12 @@ from numba import njit
 
 from .block_costs import Block, Tables, price_blocks
 from .problem import Bools, Floats, Ints, Problem
+from .segments import LIKE, LONG, RADIUS, last_forward_use, passing
 
 #: Prices tried: so many, from the first to the second of these multiples of the average cost per byte; and 0.
 _PRICES, _CHEAPEST, _DEAREST = 14, 0.5, 200.0
-#: Values that pass more than this share of the forward phase count as always there; places at which this much more passes than at
-#: the best one nearby, at most so many ops away, are as good; but not those through which less passes than this share of the most.
-_LONG, _LIKE, _RADIUS, _SMALL = 0.25, 1.1, 16, 0.02
+#: Places through which less passes than this share of the most are no places to cut at.
+_SMALL = 0.02
 #: Most units of memory that one big value is counted as.
 _MOST_UNITS = 8
 #: The first snapshot is where an op needs the most memory, among the stages with nearly the most live without recomputation.
@@ -84,23 +84,15 @@ class _Layout:
 def _cuts(problem: Problem, turn: int) -> tuple[Ints, Ints]:
     """Places to cut the forward phase, each behind an op, and the largest value that passes there: where fewer bytes pass than at
     most other places."""
-    values = np.flatnonzero(problem.producer < turn)
-    pointers, users = problem.users
-    forward_uses = np.add.reduceat(np.append(users < turn, False), np.minimum(pointers[:-1], len(users)))
-    forward_uses[np.diff(pointers) == 0] = 0
-    last = problem.producer.copy()
-    used = values[forward_uses[values] > 0]
-    last[used] = users[pointers[used] + forward_uses[used] - 1]
-    used = used[last[used] - problem.producer[used] <= max(3, _LONG * turn)]
-    passing = np.zeros(turn + 1)
-    np.add.at(passing, problem.producer[used], problem.size[used])
-    np.add.at(passing, last[used], -problem.size[used])
-    passing = np.cumsum(passing)[: turn - 1]
+    last = last_forward_use(problem, turn)
+    lasts = last - problem.producer
+    used = np.flatnonzero((problem.producer < turn) & (lasts > 0) & (lasts <= max(3, LONG * turn)))
+    through = passing(problem, used, last)[: turn - 1]
     largest = np.full(turn - 1, -1)
     for value in used[np.argsort(problem.size[used], kind="stable")].tolist():
         largest[problem.producer[value] : last[value]] = value
-    least = [passing[max(0, place - _RADIUS) : place + _RADIUS + 1].min() for place in range(turn - 1)]
-    places = [place for place in range(turn - 1) if 0 < passing[place] <= _LIKE * least[place]]
+    least = [through[max(0, place - RADIUS) : place + RADIUS + 1].min() for place in range(turn - 1)]
+    places = [place for place in range(turn - 1) if 0 < through[place] <= LIKE * least[place]]
     # Of neighbours through which the same passes the last one.
     places = [a for a, b in zip(places, [*places[1:], None], strict=False) if b != a + 1 or largest[b] != largest[a]]
     chosen = np.array(places, np.int64)
@@ -146,13 +138,13 @@ def _lay_out(problem: Problem, step: int, shift: int) -> _Layout | None:
 
     inside_first = _touched(problem, first)
     inside_tau = [_touched(problem, int(op)) if op >= 0 else np.zeros(len(big), np.bool_) for op in tau]
-    blocks = []
-    for number in range(1, count + 1):
-        above = [k for k in range(number + 1, count + 1) if tau[k] >= 0]
-        at_above = np.logical_or.reduce([inside_tau[k] for k in above], initial=False) & np.ones(len(big), np.bool_)
-        after = int(tau[above[0]]) if above else n
-        moments = first, int(tau[number]), after
-        blocks.append(_block(problem, ranges[number], chains[number], big, moments, (inside_first, inside_tau[number], at_above)))
+    blocks: list[Block] = []
+    after, at_above = n, np.zeros(len(big), np.bool_)  # the tau of the nearest block above, and what is free at any above
+    for number in range(count, 0, -1):
+        moments, inside = (first, int(tau[number]), after), (inside_first, inside_tau[number], at_above)
+        blocks.insert(0, _block(problem, ranges[number], chains[number], big, moments, inside))
+        if tau[number] >= 0:
+            after, at_above = int(tau[number]), at_above | inside_tau[number]
     return _Layout(
         blocks,
         first,

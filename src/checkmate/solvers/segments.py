@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..graph import Graph, Op, Value
-from .problem import Bools, Ints, Problem
+from .problem import Bools, Floats, Ints, Problem
 
 #: Values that pass more than this share of the forward phase count as live throughout.
-_LONG = 0.25
+LONG = 0.25
 #: Places to cut at which a little more passes than at the best one nearby are as good.
-_LIKE = 1.1
+LIKE = 1.1
 #: Most ops on either side that a place to cut is compared with.
-_RADIUS = 16
+RADIUS = 16
 #: Costs that agree to this many significant digits are equal, when segments are compared (profiled costs are noisy).
 _DIGITS = 2
 
@@ -64,28 +64,19 @@ def cut(problem: Problem, most: int, early: bool = False) -> Segments | None:
     turn = int(starts[0])
     pointers, users = problem.users
     forward = np.flatnonzero(problem.producer < turn)
-    last_forward = problem.producer.copy()
+    last_forward = last_forward_use(problem, turn)
     first_backward = np.full(graph.num_values, graph.num_ops)
     last_backward = np.full(graph.num_values, -1)
     for value in forward.tolist():
         readers = users[pointers[value] : pointers[value + 1]]
         split = int(np.searchsorted(readers, turn))
-        if split:
-            last_forward[value] = readers[split - 1]
         if split < len(readers):
             first_backward[value], last_backward[value] = readers[split], readers[-1]
     lasting = problem.keep | ~problem.recomputable[problem.producer]
-    lasting[forward] |= (last_forward - problem.producer)[forward] > max(3, _LONG * turn)
-    through = np.zeros(turn + 1)
+    lasting[forward] |= (last_forward - problem.producer)[forward] > max(3, LONG * turn)
     plain = forward[~lasting[forward]]
-    np.add.at(through, problem.producer[plain], problem.size[plain])
-    np.add.at(through, last_forward[plain], -problem.size[plain])
-    through = np.cumsum(through)[: turn - 1]
-    back = np.zeros(graph.num_ops + 1)  # bytes of backward values that live on past each op
-    late = np.flatnonzero((problem.producer >= turn) & ~lasting)
-    np.add.at(back, problem.producer[late], problem.size[late])
-    np.add.at(back, problem.last_use[late], -problem.size[late])
-    back = np.cumsum(back)
+    through = passing(problem, plain, last_forward)[: turn - 1]
+    back = passing(problem, np.flatnonzero((problem.producer >= turn) & ~lasting), problem.last_use)
     # Behind each cut the backward phase goes on to the last op that reads anything made there, at least; and ends before what was
     # made before the cut, and does not pass it, is read. Between the two it ends where the fewest bytes pass.
     least, latest = np.full(turn + 1, turn - 1), np.full(turn, graph.num_ops)
@@ -100,13 +91,13 @@ def cut(problem: Problem, most: int, early: bool = False) -> Segments | None:
             ends[place] = least[place] if early else latest[place] - int(np.argmin(between[::-1]))
             through[place] += back[ends[place]]
     chosen: list[int] = []
-    for radius in range(1, _RADIUS + 1):
+    for radius in range(1, RADIUS + 1):
         places = [
             place
             for place in range(turn - 1)
-            if through[place] <= _LIKE * through[max(0, place - radius) : place + radius + 1].min()
+            if through[place] <= LIKE * through[max(0, place - radius) : place + radius + 1].min()
         ]
-        chosen = [place for place in places if ends[place] >= 0] if radius == _RADIUS or len(places) <= 2 * most else []
+        chosen = [place for place in places if ends[place] >= 0] if radius == RADIUS or len(places) <= 2 * most else []
         if 0 < len(chosen) < most:
             break
     chosen = chosen[:: max(1, -(-len(chosen) // max(1, most - 1)))]
@@ -115,6 +106,24 @@ def cut(problem: Problem, most: int, early: bool = False) -> Segments | None:
     for i in range(len(chosen) - 2, -1, -1):
         ends[chosen[i]] = max(ends[chosen[i]], ends[chosen[i + 1]])
     return Segments(graph, _between(problem, chosen, ends, turn, last_forward, lasting), lasting)
+
+
+def passing(problem: Problem, values: Ints, until: Ints) -> Floats:
+    """Bytes of these values that live on past each op (length n + 1), if each lives until op until[value]."""
+    change = np.zeros(problem.graph.num_ops + 1)
+    np.add.at(change, problem.producer[values], problem.size[values])
+    np.add.at(change, until[values], -problem.size[values])
+    return np.cumsum(change)
+
+
+def last_forward_use(problem: Problem, turn: int) -> Ints:
+    """Per value the last op before op `turn` that reads it; its producer if there is none."""
+    pointers, users = problem.users
+    before = np.concatenate([[0], np.cumsum(users < turn)])
+    count = before[pointers[1:]] - before[pointers[:-1]]
+    last, read = problem.producer.copy(), np.flatnonzero(count)
+    last[read] = users[pointers[:-1][read] + count[read] - 1]
+    return last
 
 
 def _between(
