@@ -26,8 +26,6 @@ from .kinds import SMALL, is_opaque, is_shape, tensor_bytes
 from .measure import counts_memory, default_device, measure
 from .trace import shape_value
 
-COST_MODELS = ("profile", "flops")
-
 _SECONDS_PER_OP = 0.03  # time budget of one signature's timed runs ...
 _MIN_RUNS, _MAX_RUNS = 2, 10  # ... within these limits
 _LONG = 0.2  # seconds of one run
@@ -40,7 +38,7 @@ def profile_ops(
     """The cost of each op, by name.
 
     Args:
-        ops: of one trace. cost_model: one of `COST_MODELS`.
+        ops: of one trace. cost_model: "profile" or "flops".
         progress: called with (signatures measured, signatures to measure).
     """
     costs: dict[str, OpCost] = {}

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from ..costs import check_cost_model
 from ..errors import BudgetError, UnknownMethod
 from ..units import Budget, parse_bytes
-from .profile import COST_MODELS
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,7 @@ class Options:
             parse_bytes(options.budget, percent_of=1 << 40)  # refuse what cannot be read before any work is done
         if options.reserved is not None and options.reserved != 0:
             parse_bytes(options.reserved)
-        if options.cost_model not in COST_MODELS:
-            raise UnknownMethod(f"unknown cost model {options.cost_model!r}: choose one of {', '.join(COST_MODELS)}")
+        check_cost_model(options.cost_model)
         return options
 
     @property

@@ -27,13 +27,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from ..costs import CostCache, Rates, cache_directory, roofline_seconds
-from ..errors import UnknownMethod
+from ..costs import CostCache, Rates, cache_directory, check_cost_model, roofline_seconds
 from .transient import allocation_peak
 
-__all__ = ["COST_MODELS", "NodeCost", "profile_nodes"]
-
-COST_MODELS = ("profile", "flops")
+__all__ = ["NodeCost", "profile_nodes"]
 
 _SECONDS_PER_OP = 0.05  # time budget of one signature's timed runs ...
 _MIN_RUNS, _MAX_RUNS = 3, 20  # ... within these limits
@@ -70,8 +67,7 @@ def profile_nodes(
     Raises:
         UnknownMethod: another cost model.
     """
-    if cost_model not in COST_MODELS:
-        raise UnknownMethod(f"unknown cost model {cost_model!r}: choose one of {', '.join(COST_MODELS)}")
+    check_cost_model(cost_model)
     costs: dict[Node, NodeCost] = {}
     groups: dict[tuple[torch.device, str], list[Node]] = {}
     for node in nodes:
