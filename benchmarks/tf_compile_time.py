@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from worker import result_of
 
 NAMES = ("vgg19", "resnet50")
 LIMITS = {"vgg19": 60.0}
@@ -107,10 +107,7 @@ def work(name: str, batch: int, side: int, budget: str | None) -> dict[str, Any]
 
 def run(name: str, batch: int, side: int, budget: str | None, cache: str) -> dict[str, Any]:
     """`work` in a process of its own."""
-    command = [sys.executable, __file__, "--worker", json.dumps([name, batch, side, budget])]
-    environment = {**os.environ, "CHECKMATE_CACHE_DIR": cache, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
-    return dict(json.loads(process.stdout.splitlines()[-1]))
+    return result_of(__file__, [name, batch, side, budget], CHECKMATE_CACHE_DIR=cache)
 
 
 def compare(name: str, batch: int, side: int, budget: str) -> dict[str, Any]:

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from worker import result_of
 
 NAMES = ("conv24", "resnet50", "mobilenet", "unet", "transformer")
 MEBI = 2**20
@@ -86,11 +86,8 @@ def compare(name: str, options: argparse.Namespace, folder: Path) -> list[dict[s
     """All trainings of one network: a row for each budget. Variables go through files in `folder`."""
 
     def run(label: str, budget: int | str | None) -> dict[str, Any]:
-        work = json.dumps([name, options.size, options.steps, budget, options.time_limit, str(folder / f"{label}.npz")])
-        settings = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = [sys.executable, __file__, "--worker", work]
-        process = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=settings, check=True)
-        return dict(json.loads(process.stdout.splitlines()[-1]))
+        output = str(folder / f"{label}.npz")
+        return result_of(__file__, [name, options.size, options.steps, budget, options.time_limit, output])
 
     def equal(one: str, other: str) -> bool:
         return _equal(folder / f"{one}.npz", folder / f"{other}.npz")

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from worker import result_of
 
 MEBI = 2**20
 
@@ -66,10 +66,7 @@ def train(batch: int, steps: int, budget: int | None) -> dict[str, Any]:
 
 def run(batch: int, steps: int, budget: int | None) -> dict[str, Any]:
     """`train` in a process of its own."""
-    command = [sys.executable, __file__, "--worker", json.dumps([batch, steps, budget])]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
-    return dict(json.loads(process.stdout.splitlines()[-1]))
+    return result_of(__file__, [batch, steps, budget])
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from ..schedule import Compute, Step
 from .capture import Captured
 from .internals import eager_attributes, run_op
-from .kinds import ALIASES, is_shape, source
+from .kinds import ALIASES, is_shape, needs, source
 from .trace import shape_value
 
 
@@ -66,8 +66,7 @@ class EagerProgram:
         while stack:
             wanted = stack[-1]
             passed_on = source(wanted)
-            inputs = [] if is_shape(wanted.op) else list(wanted.op.inputs) if passed_on is wanted else [passed_on]
-            missing = [t for t in inputs if t.name not in self._slot]
+            missing = [t for t in needs(wanted) if t.name not in self._slot]
             if wanted.name in self._slot:
                 stack.pop()
             elif missing:

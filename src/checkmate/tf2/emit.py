@@ -17,7 +17,7 @@ import tensorflow as tf
 from ..schedule import Compute, Step
 from .capture import Captured
 from .internals import add_control_edge, copy_functions, copy_op, is_stateful
-from .kinds import is_big, is_handle, is_shape, source, tensor_bytes
+from .kinds import is_big, is_handle, is_shape, needs, source, tensor_bytes
 from .trace import is_fixed, root, shape_value
 
 MODES = ("sparse", "full")
@@ -85,8 +85,7 @@ class _Emitter:
         while stack:
             wanted = stack[-1]
             passed_on = source(wanted)
-            inputs = [] if is_shape(wanted.op) else list(wanted.op.inputs) if passed_on is wanted else [passed_on]
-            missing = [t for t in inputs if t.name not in self.tensors]
+            missing = [t for t in needs(wanted) if t.name not in self.tensors]
             if wanted.name in self.tensors:
                 stack.pop()
             elif missing:

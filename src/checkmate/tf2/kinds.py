@@ -63,6 +63,14 @@ def source(tensor: tf.Tensor) -> tf.Tensor:
     return tensor
 
 
+def needs(tensor: tf.Tensor) -> list[tf.Tensor]:
+    """The tensors that have to be there before a copy of this one can be."""
+    origin = source(tensor)
+    if is_shape(tensor.op):
+        return []
+    return list(tensor.op.inputs) if origin is tensor else [origin]
+
+
 def is_handle(tensor: tf.Tensor) -> bool:
     """It points at a variable or a list instead of holding numbers."""
     return tensor.dtype in (tf.resource, tf.variant)
