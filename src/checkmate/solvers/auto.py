@@ -19,6 +19,7 @@ from .greedy import SETTINGS, Greedy
 from .large import MANY_OPS, TOO_MANY_OPS, large
 from .nested_bound import nested_bound
 from .problem import Bools, problem_of
+from .residency import least_peak_bound
 from .search import Search
 from .snapshot import Relaxed, SnapshotRelaxation
 
@@ -101,6 +102,8 @@ class _Auto:
                 failures = 0 if self.search.best_cost < cost else failures + 1
                 next_polish = rounds + 2**failures  # what brought nothing has less and less time to try again
             if not self.search.done() and rounds == 0:
+                if self.search.best is None and self.most_rounds is None and self._impossible():
+                    return
                 self._nest_bound()
             rounds += 1
             if self._finished(polish) or rounds == self.most_rounds or (rounds == 2 and exact(self.search, ALL)):
@@ -201,6 +204,13 @@ class _Auto:
         found = None if search.done() else nested.run(search.budget)
         if found is not None:
             self._consider(found, "nested checkpointing")
+
+    def _impossible(self) -> bool:
+        """Nothing found in a round: is there anything?"""
+        search = self.search
+        least = least_peak_bound(self.problem, search.budget + 1, search.done)
+        search.proven_infeasible = least > search.budget
+        return search.proven_infeasible
 
     def _nest_bound(self) -> None:
         """What snapshots that follow one another cannot see: near the least memory much is recomputed more than once."""

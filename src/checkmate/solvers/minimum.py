@@ -53,6 +53,7 @@ def least_peak_found(
     from .greedy import SETTINGS, Greedy
     from .nested import Nested
     from .problem import problem_of
+    from .residency import least_peak_bound
     from .search import Search
     from .start import begin_with
 
@@ -97,6 +98,9 @@ def least_peak_found(
             if best.peak > middle:
                 low = middle
 
+    best = by_eviction(proven) or best
+    if best.peak > proven:
+        proven = max(proven, least_peak_bound(problem, best.peak, lambda: late(2 / 3)))
     bisect(by_eviction, quick)
     best, proven = least_peak(graph, best, proven, order, ALL, lambda: late(1 / 2))
     if best.peak > (1 + tolerance) * proven and not late(1 / 3):
