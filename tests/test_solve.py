@@ -213,6 +213,34 @@ def test_bad_arguments() -> None:
         checkmate.solve(graph, "abc")
 
 
+def near_minimum(graph: Graph) -> int:
+    """A budget of 1.02 times the smallest working set, fixed memory left out."""
+    return graph.fixed_memory + int(1.02 * (graph.min_working_set - graph.fixed_memory))
+
+
+def test_recomputations_in_another_order_than_the_graph() -> None:
+    """Near the minimum a group may fit only if an op is recomputed before one that is ahead of it in the graph."""
+    graph = checkmate.networks.unet()
+    search = Search(graph, near_minimum(graph), time_limit=60, target_cost=1.152 * graph.ideal_cost)
+    relaxations(search)
+    assert search.best is not None and search.best_cost <= 1.152 * graph.ideal_cost
+    assert evaluate(graph, search.best).peak <= search.budget
+    later, turns = 0, []
+    for op in search.best:
+        if op == later:
+            later += 1
+        else:
+            turns.append((later, op))
+    assert any(stage == following and op > after for (stage, op), (following, after) in itertools.pairwise(turns))
+
+
+@pytest.mark.slow
+def test_unet_near_the_minimum_is_proven() -> None:
+    graph = checkmate.networks.unet()
+    schedule = checkmate.solve(graph, near_minimum(graph), gap=0.005, time_limit=60)
+    assert schedule.cost <= 1.005 * schedule.lower_bound and simulate(graph, schedule.steps).peak <= schedule.budget
+
+
 def test_minimum_budget() -> None:
     for graph in (training_chain(12), vgg19_like(), u_net()):
         minimum = checkmate.minimum_budget(graph)

@@ -77,6 +77,7 @@ class _Auto:
         self.nests = list(_NESTS)
         self.snapshots: set[int] = set()
         self.transients: set[tuple[int, int]] = set()
+        self.windows = False
 
     def run(self) -> None:
         self._consider(evaluate(self.graph, range(self.graph.num_ops)), "no recomputation")
@@ -95,6 +96,8 @@ class _Auto:
                 self.search.proven_infeasible = True
                 return
             self.search.raise_bound(relaxed.bound, f"bound from {len(stages)} snapshots")
+            # Without window cuts most relaxations are solved sooner; those that are not solved have the better bound with them.
+            self.windows ^= not relaxed.exact
             violating = self._decode(stages, relaxed)
             if rounds >= next_polish:
                 cost = self.search.best_cost
@@ -185,6 +188,10 @@ class _Auto:
             if search.best is None or search.current_gap() > _WIDE:
                 self._consider(self.anneal.run(start, moves, hot=HOT, stop=search.done), "annealing")
         if search.best is not None:
+            # What the relaxation retains may fit if the group recomputes in another order: decoding knows but one.
+            near = min(violating, key=lambda found: (found.cost, found.peak), default=None)
+            if near is not None and near.cost < search.best_cost and search.current_gap() <= _WIDE:
+                self._consider(self.anneal.run(near.sequence, moves, hot=POLISH_HEAT, stop=search.done), "annealing")
             found = self.anneal.run(search.best, moves, hot=POLISH_HEAT, stop=search.done)
             self._consider(found, "annealing")
 
@@ -236,6 +243,7 @@ class _Auto:
             stop=lambda bound: search.interrupted,
             start=start,
             transients=self.transients,
+            windows=self.windows,
         )
 
     def _read_off(self, stages: list[int], retained: list[Bools]) -> list[Evaluation]:
