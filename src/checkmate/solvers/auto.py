@@ -25,6 +25,8 @@ from .snapshot import Relaxed, SnapshotRelaxation
 
 #: Moves of the annealing in the first round, growth from round to round, and most moves times ops in one: some seconds.
 _ANNEAL_MOVES, _ANNEAL_GROWTH, _ANNEAL_WORK = 10_000, 3, 1e8
+#: So many times more of them for a run from a start that is far from any good schedule.
+_FRESH = 4
 #: A gap so wide that the best schedule is no good start for a polish.
 _WIDE = 0.1
 #: Moves of the hill climb in the first round, doubled in every later one; and most moves in one round, times the square of
@@ -38,7 +40,7 @@ _ROUGH = 0.1
 _LOOSE = 0.01
 #: Nested checkpointing is tried while the gap is loose: once for each of these numbers of ops per segment (and kinds of cuts,
 #: see segments.py), with so many segments at least and at most, for this share of the time limit.
-_NESTS, _FEWEST_SEGMENTS, _MOST_SEGMENTS, _NEST_SHARE = ((50, False), (25, True), (25, False)), 4, 100, 0.2
+_NESTS, _FEWEST_SEGMENTS, _MOST_SEGMENTS, _NEST_SHARE = ((50, False), (340, False), (25, True), (25, False)), 4, 100, 0.25
 #: The nested bound is tried for these cuts: every so many of the places to cut at, the first few left out.
 _CUTS = ((2, 1), (1, 0), (2, 0), (4, 1))
 #: Rounds spent on improving a schedule that is within the gap already, each of at most this many seconds.
@@ -136,7 +138,7 @@ class _Auto:
             self._climb()
         if not self.search.done() and self._loose() and self.search.best_cost < annealed:
             self._anneal(violating)
-        if not self.search.done():
+        for _ in range(2):
             self._nest()
 
     def _finished(self, polish: int) -> bool:
@@ -186,7 +188,7 @@ class _Auto:
             starts.append(min(violating, key=lambda found: found.peak).sequence)
         for start in starts:
             if search.best is None or search.current_gap() > _WIDE:
-                self._consider(self.anneal.run(start, moves, hot=HOT, stop=search.done), "annealing")
+                self._consider(self.anneal.run(start, _FRESH * moves, hot=HOT, stop=search.done), "annealing")
         if search.best is not None:
             # What the relaxation retains may fit if the group recomputes in another order: decoding knows but one.
             near = min(violating, key=lambda found: (found.cost, found.peak), default=None)
@@ -197,7 +199,7 @@ class _Auto:
 
     def _nest(self) -> None:
         """Nested checkpointing: near the least memory it is far ahead of what eviction and annealing find."""
-        if not self.nests or not self._loose():
+        if not self.nests or not self._loose() or self.search.done():
             return
         from .nested import Nested  # which solves segments by this method
 

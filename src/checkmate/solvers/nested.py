@@ -29,11 +29,11 @@ from .segments import Block, block, cut
 #: second.
 _LEVELS, _LEVEL_WORK = 3000, 7_500_000
 #: What a segment may hold while those behind it run, as shares of all that it makes; and what it may need in all, between its
-#: working set and the peak without recomputation.
-_HOLD = (0.0, 0.04, 0.08, 0.14, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0)
+#: working set and the peak without recomputation. The order matters where time is short.
+_HOLD = (1.0, 0.0, 0.3, 0.08, 0.5, 0.04, 0.14, 0.7, 0.2, 0.4, 0.85, 0.6)
 _NEED = (1.0, 0.5, 0.3, 0.15, 0.08, 0.0)
 #: For one way of one segment: good enough; rounds of the search, and seconds that it never needs but for huge segments.
-_GAP, _ROUNDS, _SECONDS = 0.005, 2, 2.0
+_GAP, _ROUNDS, _SECONDS = 0.005, 1, 2.0
 
 
 @dataclass(frozen=True)
@@ -125,38 +125,42 @@ def _needed(graph: Graph, sequence: Sequence[int], gap: int) -> list[int]:
     return kept[::-1]
 
 
-def _ways(one: Block, room: int, seed: int, stop: Callable[[], bool]) -> list[Way]:
+class _Menu:
     """Schedules of a block that need at most `room` bytes; none beats another in everything."""
-    graph, around = one.graph, one.graph.working_set(one.gap)
-    found: list[Way] = []
 
-    def consider(way: Way) -> None:
-        if not any(other.beats(way) for other in found):
-            found[:] = [other for other in found if not way.beats(other)]
-            found.append(way)
+    def __init__(self, one: Block, room: int, seed: int):
+        self.block, self.room, self.seed = one, room, seed
+        self.ways: list[Way] = []
+        self.plain = _way(one, range(one.graph.num_ops))
+        if max(self.plain.forward_peak, self.plain.backward_peak) <= room:
+            self._consider(self.plain)
 
-    plain = _way(one, range(graph.num_ops))
-    if max(plain.forward_peak, plain.backward_peak) <= room:
-        consider(plain)
-    least, most = graph.min_working_set, min(graph.no_recompute_peak, room)
-    for share in _HOLD:
+    def _consider(self, way: Way) -> None:
+        if not any(other.beats(way) for other in self.ways):
+            self.ways = [other for other in self.ways if not way.beats(other)] + [way]
+
+    def add(self, share: float, stop: Callable[[], bool]) -> bool:
+        """Look for ways that hold at most this share of all that the block makes; are there any?"""
+        one, graph = self.block, self.block.graph
+        around = graph.working_set(one.gap)
+        least, most = graph.min_working_set, min(graph.no_recompute_peak, self.room)
         peak = math.inf
         for need in _NEED:
             limit = int(least + need * (most - least))
             if limit >= peak:
                 continue  # what was found for more memory does with this much
             if stop():
-                return found
+                break
             ops = list(graph.ops)
-            ops[one.gap] = replace(ops[one.gap], workspace=max(0, int(limit - around - share * plain.held)))
-            search = Search(Graph(ops, graph.values, 0, graph.name), limit, time_limit=_SECONDS, gap=_GAP, seed=seed)
+            ops[one.gap] = replace(ops[one.gap], workspace=max(0, int(limit - around - share * self.plain.held)))
+            search = Search(Graph(ops, graph.values, 0, graph.name), limit, time_limit=_SECONDS, gap=_GAP, seed=self.seed)
             auto(search, rounds=_ROUNDS)
             if search.best is None:
                 break
             way = _way(one, search.best)
-            consider(way)
+            self._consider(way)
             peak = max(way.forward_peak, way.backward_peak)
-    return found
+        return bool(self.ways)
 
 
 class _Tables(NamedTuple):
@@ -198,12 +202,13 @@ class Nested:
         if self.segments is None:
             return
         self._blocks = [block(self.segments, number) for number in range(len(self.segments.segments))]
-        menus: dict[object, list[Way]] = {}
+        menus: dict[object, _Menu] = {}
         for one in self._blocks:
-            signature = one.signature()
-            if signature not in menus:
-                menus[signature] = [] if stop() else _ways(one, room, seed, stop)
-        self._ways = [menus[one.signature()] for one in self._blocks]
+            if one.signature() not in menus:
+                menus[one.signature()] = _Menu(one, room, seed)
+        # Where all may be held and there still is no way, there is no schedule of the whole either.
+        all(menu.add(share, stop) for share in _HOLD for menu in menus.values())
+        self._ways = [menus[one.signature()].ways for one in self._blocks]
         self._arrays = self._tables(problem)
 
     def _tables(self, problem: Problem) -> _Tables:

@@ -8,6 +8,7 @@ small graph of its own, and equal layers make equal segments, however many there
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,6 +21,8 @@ LONG = 0.25
 LIKE = 1.1
 #: Most ops on either side that a place to cut is compared with.
 RADIUS = 16
+#: So many places to cut at do no harm; of more, those are taken that are best among more neighbours.
+_FINE = 60
 #: Costs that agree to this many significant digits are equal, when segments are compared (profiled costs are noisy).
 _DIGITS = 2
 
@@ -90,22 +93,37 @@ def cut(problem: Problem, most: int, early: bool = False) -> Segments | None:
         if len(between):
             ends[place] = least[place] if early else latest[place] - int(np.argmin(between[::-1]))
             through[place] += back[ends[place]]
-    chosen: list[int] = []
+    chosen, fine = list[int](), max(most, _FINE)
     for radius in range(1, RADIUS + 1):
         places = [
             place
             for place in range(turn - 1)
             if through[place] <= LIKE * through[max(0, place - radius) : place + radius + 1].min()
         ]
-        chosen = [place for place in places if ends[place] >= 0] if radius == RADIUS or len(places) <= 2 * most else []
-        if 0 < len(chosen) < most:
+        chosen = [place for place in places if ends[place] >= 0] if radius == RADIUS or len(places) <= 2 * fine else []
+        if 0 < len(chosen) < fine:
             break
-    chosen = chosen[:: max(1, -(-len(chosen) // max(1, most - 1)))]
+    chosen = _regular(problem, chosen, most, turn)
     if not chosen:
         return None
     for i in range(len(chosen) - 2, -1, -1):
         ends[chosen[i]] = max(ends[chosen[i]], ends[chosen[i + 1]])
     return Segments(graph, _between(problem, chosen, ends, turn, last_forward, lasting), lasting)
+
+
+def _regular(problem: Problem, places: list[int], most: int, turn: int) -> list[int]:
+    """Every so many of the places, so that there are at most `most` segments, and as many equal ones as can be."""
+    if len(places) < most:
+        return places
+    spent = np.concatenate([[0.0], np.cumsum(problem.cost)])
+
+    def kinds(chosen: list[int]) -> int:
+        bounds = [0, *(place + 1 for place in chosen), turn]
+        return len({(b - a, f"{spent[b] - spent[a]:.1e}") for a, b in pairwise(bounds)})
+
+    least = -(-len(places) // max(1, most - 1))
+    ways = [places[first::step] for step in range(least, least + -(-least // 2) + 1) for first in range(step)]
+    return min((way for way in ways if 0 < len(way) < most), key=lambda way: (kinds(way), -len(way)), default=[])
 
 
 def passing(problem: Problem, values: Ints, until: Ints) -> Floats:
