@@ -42,12 +42,12 @@ def test_loops_stay_whole() -> None:
 
 
 def test_a_constant_does_not_wait_for_what_it_was_made_of() -> None:
-    """Zero times a tensor is a constant that TensorFlow orders behind the tensor; a plan would keep the tensor for it."""
+    """A shape becomes a constant that TensorFlow orders behind the tensor of that shape, which a plan would keep for it."""
     variable = tf.Variable(np.ones((64, 64), np.float32))
 
     def step(x: tf.Tensor) -> tf.Tensor:
-        product = tf.matmul(x, variable)
-        return tf.zeros_like(tf.matmul(product, product)) + 1.0
+        shape = tf.raw_ops.Shape(input=tf.matmul(x, variable))
+        return tf.fill(shape, x[0, 0])
 
     found = trace(step, [tf.TensorSpec((64, 64))])
     assert found.rewritten
