@@ -17,7 +17,10 @@ from .internals import copy_handle_data, is_stateful_type, replace_input, rewrit
 from .kinds import counts_elements
 from .measure import zeros_outside
 
-#: Loops and branches taken apart: cycles, and values that may never come.
+#: Loops and branches ...
+_WHOLE = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"})
+
+#: ... and what they are taken apart into: cycles, and values that may never come.
 _TAKEN_APART = frozenset({"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "RefSwitch", "RefMerge"})
 
 #: They pass a control edge on.
@@ -43,6 +46,8 @@ def rewritten(function: Any, argument_count: int) -> Rewritten | None:
         None where loops or branches were taken apart, which only the executor of TensorFlow can put in order, or where there
         are ops that nobody else may make.
     """
+    if any(op.type in _WHOLE for op in function.graph.get_operations()):
+        return None
     definition = rewritten_graph(function, [zeros_outside(t.shape, t.dtype) for t in function.inputs[:argument_count]])
     if any(node.op in _TAKEN_APART for node in definition.node):
         return None
