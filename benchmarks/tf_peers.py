@@ -30,7 +30,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ class Way:
 class Comparison:
     """All ways of one network, in this process."""
 
-    def __init__(self, name: str, size: str, batch: int | None, time_limit: float):
+    def __init__(self, name: str, size: str, batch: int | None, time_limit: float, segments: Sequence[int] = SEGMENTS):
         import keras
         import tensorflow as tf
         from tf_models import task
@@ -83,6 +83,7 @@ class Comparison:
         self.keras = keras
         self.task = task(name, size, batch)
         self.time_limit = time_limit
+        self.segments = segments
         self.ways: list[Way] = []
         self.x, self.y = (tf.constant(array) for array in self.task.batch(0))
 
@@ -139,7 +140,7 @@ class Comparison:
         from tf_segments import Layered
 
         done: set[tuple[int, ...]] = set()
-        for count in SEGMENTS:
+        for count in self.segments:
             model = self.task.build()
             layered = Layered.read(model, len(self.x))
             cuts = layered.cuts(count, len(self.x))
@@ -283,12 +284,13 @@ def main() -> int:
     parser.add_argument("--size", choices=("small", "real"), default="small", help="small: minutes on two cores (default)")
     parser.add_argument("--batch", type=int, help="another batch size")
     parser.add_argument("--rounds", type=int, default=9, help="timed steps of each way (default: 9)")
+    parser.add_argument("--segments", type=int, nargs="+", default=SEGMENTS, help="numbers of segments (default: 2 3 4 6 9 14)")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each plan of ours (default: 10)")
     parser.add_argument("--output", type=Path, default=Path("tf_peers.json"), help="JSON file (default: tf_peers.json)")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        comparison = Comparison(options.worker, options.size, options.batch, options.time_limit)
+        comparison = Comparison(options.worker, options.size, options.batch, options.time_limit, options.segments)
         rows = [way.row() for way in comparison.run(options.rounds)]
         print(json.dumps({"rows": rows, "environment": environment()}))
         return 0
@@ -297,6 +299,7 @@ def main() -> int:
     for name in options.model or NAMES:
         print(f"{name} ...", file=sys.stderr, flush=True)
         command = [sys.executable, __file__, "--worker", name, "--size", options.size, "--rounds", str(options.rounds)]
+        command += ["--segments", *map(str, options.segments)]
         command += ["--time-limit", str(options.time_limit), *(["--batch", str(options.batch)] if options.batch else [])]
         process = subprocess.run(
             command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, check=True
@@ -305,7 +308,7 @@ def main() -> int:
         about = made["environment"]
         results[name] = {"rows": made["rows"], "verdict": verdict(made["rows"])}
         print(table(name, made["rows"]), flush=True)
-    settings = {"size": options.size, "batch": options.batch, "rounds": options.rounds, "seed": 0}
+    settings = {"size": options.size, "batch": options.batch, "rounds": options.rounds, "segments": options.segments, "seed": 0}
     data = {"environment": about, "settings": settings, "networks": results}
     options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     plot(results, options.output.with_suffix(".png"))

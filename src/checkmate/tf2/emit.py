@@ -38,7 +38,7 @@ def emit(
     Returns:
         The step's outputs, flat.
     """
-    copy_functions(captured.traced.function.graph)
+    copy_functions(captured.traced.graph)
     emitter = _Emitter(captured, arguments, mode, dry)
     seen: set[int] = set()
     for step in steps:
@@ -62,7 +62,6 @@ class _Emitter:
     def __init__(self, captured: Captured, arguments: Sequence[tf.Tensor], mode: str, dry: bool):
         traced = captured.traced
         self.mode = mode
-        self.varying_batch = traced.varying_batch
         self.dry = dry
         self.left_out: list[tf.Tensor] = []
         self.tensors: dict[str, tf.Tensor] = {
@@ -151,8 +150,6 @@ class _Emitter:
                 stack.enter_context(tf.device(op.device))
             stack.enter_context(tf.control_dependencies(before))
             inputs = [self.tensors[t.name] for t in op.inputs]
-            if self.varying_batch and counts_elements(op):
-                inputs[1] = tf.raw_ops.PlaceholderWithDefault(input=inputs[1], shape=inputs[1].shape)
             if self.flag is not None and op.name in self.constants and is_big(op):
                 inputs[0] = tf.raw_ops.SelectV2(condition=self.flag, t=inputs[0], e=inputs[0])
             new = copy_op(op, inputs, f"{op.name}__again{number}" if number else op.name)
@@ -215,20 +212,6 @@ def _unknown(arguments: Sequence[tf.Tensor]) -> tf.Tensor | None:
         if (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool) and tensor_bytes(tensor):
             return tf.cast(tf.reshape(tensor, [-1])[0], tf.bool)
     return None
-
-
-def counts_elements(op: tf.Operation) -> bool:
-    """It is the division in the gradient of a mean: by a number of elements, known because shapes are.
-
-    TensorFlow multiplies by the reciprocal of what it knows to be constant, which rounds differently. Where plain training
-    does not know the number, the graph rewriting must not see it here either.
-    """
-    if op.type != "RealDiv":
-        return False
-    divisor = op.inputs[1].op
-    while divisor.type == "Cast":
-        divisor = divisor.inputs[0].op
-    return divisor.type == "Const" and "gradient_tape" in divisor.name
 
 
 def _one_kernel(bias: tf.Operation, filters: tf.Operation) -> bool:

@@ -90,7 +90,7 @@ class Executor:
             return results
 
     def _call(self, function: Any, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        with without_graph_rewriting() if self.mode == "full" else nullcontext():
+        with without_graph_rewriting() if self.mode == "full" or self.captured.traced.rewritten else nullcontext():
             return list(function(*flat))
 
     def _give_up(self) -> None:

@@ -16,12 +16,13 @@ _PER_ELEMENT = {"Softmax": 5, "LogSoftmax": 5, "FusedBatchNormV3": 6, "FusedBatc
 def flops(op: tf.Operation) -> float:
     """Floating-point operations, a multiply-add counted as two."""
     outputs, inputs = list(op.outputs), list(op.inputs)
-    if op.type in ("Conv2D", "Conv3D", "DepthwiseConv2dNative"):
+    kind = op.type.removeprefix("_Fused")  # what graph rewriting fuses with them is little beside them
+    if kind in ("Conv2D", "Conv3D", "DepthwiseConv2dNative"):
         return _convolution(op, _elements(outputs[0]), inputs[1].shape)
     if op.type.startswith(("Conv2DBackprop", "Conv3DBackprop", "DepthwiseConv2dNativeBackprop")):
         kernel = outputs[0].shape if op.type.endswith(("Filter", "FilterV2")) else inputs[1].shape
         return _convolution(op, _elements(inputs[2]), kernel)
-    if op.type in ("MatMul", "BatchMatMulV2", "BatchMatMul", "BatchMatMulV3", "Einsum"):
+    if kind in ("MatMul", "BatchMatMulV2", "BatchMatMul", "BatchMatMulV3", "Einsum"):
         if op.type == "Einsum":
             return 2.0 * _einsum(op)
         transposed = _attribute(op, "transpose_a") or _attribute(op, "adj_x")
@@ -49,7 +50,7 @@ def _convolution(op: tf.Operation, outputs: int, kernel: tf.TensorShape) -> floa
     if not kernel.is_fully_defined():
         return 2.0 * outputs
     window = math.prod(kernel.as_list()[:-2])
-    return 2.0 * outputs * window * (1 if op.type.startswith("Depthwise") else kernel.as_list()[-2])
+    return 2.0 * outputs * window * (1 if "Depthwise" in op.type else kernel.as_list()[-2])
 
 
 def _einsum(op: tf.Operation) -> float:

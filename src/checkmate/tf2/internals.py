@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute as eager_execute
+from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.ops import handle_data_util
 from tensorflow.python.util import _pywrap_util_port
 
 
@@ -42,6 +45,52 @@ def copy_functions(source: tf.Graph) -> None:
 def is_stateful(op: tf.Operation) -> bool:
     """The op reads or changes something besides its inputs."""
     return bool(op._is_stateful)
+
+
+def is_stateful_type(kind: str) -> bool:
+    """Ops of this type read or change something besides their inputs."""
+    definition = op_def_registry.get(kind)
+    return definition is None or bool(definition.is_stateful)
+
+
+def replace_input(op: tf.Operation, number: int, tensor: tf.Tensor) -> None:
+    """Have an op of the graph that is being built read another tensor."""
+    op._update_input(number, tensor)
+
+
+def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
+    """What is known of the variable behind a resource handle."""
+    handle_data_util.copy_handle_data(source, target)
+
+
+def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.v1.GraphDef:
+    """The graph that TensorFlow would run for a concrete function: calls inlined, placed on devices, rewritten.
+
+    TensorFlow makes it when the function is called first, and hands it out with its statistics. The call is cancelled before
+    it starts, so that nothing runs.
+
+    Args:
+        arguments: what the function takes, captures left out.
+    """
+    context = eager_context.context()
+    cancelled = cancellation.CancellationManager()
+    cancelled.start_cancel()
+    other = tf.function(lambda: tf.constant(0), autograph=False).get_concrete_function()
+    other()  # not to be among the graphs that are collected
+    context.enable_graph_collection()
+    try:
+        try:
+            with cancellation.CancellationManagerContext(cancelled):
+                function(*arguments)
+        except tf.errors.CancelledError:
+            pass
+        else:
+            raise AssertionError("TensorFlow ran a call that was cancelled")
+        other()  # the statistics come with a call that runs
+        (found,) = context.export_run_metadata().function_graphs
+    finally:
+        context.disable_graph_collection()
+    return found.post_optimization_graph
 
 
 def run_op(kind: str, inputs: Sequence[Any], attributes: Sequence[Any], outputs: int) -> list[tf.Tensor]:

@@ -48,7 +48,7 @@ IN_PLACE = frozenset(
         *("LeakyRelu", "LeakyReluGrad", "Log", "Log1p", "LogSoftmax", "Maximum", "Minimum", "Mul", "Neg", "Pow", "RealDiv"),
         *("Reciprocal", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Rsqrt", "RsqrtGrad", "Selu", "SeluGrad", "Sigmoid"),
         *("SigmoidGrad", "Sign", "Sin", "Softmax", "Softplus", "Sqrt", "SqrtGrad", "Square", "SquaredDifference", "Sub", "Tanh"),
-        *("TanhGrad", "Xlogy"),
+        *("TanhGrad", "Xlogy", "_UnaryOpsComposition"),
     }
 )
 
@@ -106,3 +106,17 @@ def is_opaque(op: tf.Operation) -> bool:
 def is_recomputable(op: tf.Operation) -> bool:
     """A second run gives the same result and has no other effect."""
     return is_big(op) and not is_stateful(op) and not is_opaque(op)
+
+
+def counts_elements(op: tf.Operation) -> bool:
+    """It is the division in the gradient of a mean: by a number of elements, known because shapes are.
+
+    TensorFlow multiplies by the reciprocal of what it knows to be constant, which rounds differently. Where plain training
+    does not know the number, the graph rewriting must not see it here either.
+    """
+    if op.type != "RealDiv":
+        return False
+    divisor = op.inputs[1].op
+    while divisor.type == "Cast":
+        divisor = divisor.inputs[0].op
+    return divisor.type == "Const" and "gradient_tape" in divisor.name

@@ -21,6 +21,12 @@ def is_gradient(op: tf.Operation) -> bool:
     return _GRADIENT in op.name
 
 
+def in_order_of(ops: Sequence[tf.Operation], names: Sequence[str]) -> list[tf.Operation]:
+    """Ops as their names stand in `names`; the others come last, and so where a later one needs them."""
+    places = {name: number for number, name in enumerate(names)}
+    return sorted(ops, key=lambda op: places.get(op.name, len(names)))
+
+
 def in_creation_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
     """In the order of creation wherever that is topological (it is not where gradients change a loop made earlier)."""
     order: list[tf.Operation] = []

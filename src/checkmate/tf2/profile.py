@@ -21,7 +21,7 @@ import tensorflow as tf
 from ..costs import CostCache, Rates, roofline_seconds
 from .capture import OpCost
 from .flops import flops, moved_bytes
-from .internals import eager_attributes, is_stateful, onednn_is_on, run_op
+from .internals import copy_op, eager_attributes, is_stateful, onednn_is_on, run_op
 from .kinds import SMALL, is_opaque, is_shape, tensor_bytes
 from .measure import counts_memory, default_device, measure
 from .trace import shape_value
@@ -142,12 +142,8 @@ def _measured(op: tf.Operation) -> OpCost | None:
             return None
         constant = _constant(tensor)
         made.append(tf.constant(constant, tensor.dtype) if constant is not None else _made_up(tensor))
-    attributes = eager_attributes(op)
-
-    def run() -> list[tf.Tensor]:
-        return run_op(op.type, made, attributes, len(op.outputs))
-
     try:
+        run = _runner(op, made)
         run()  # first runs choose kernels and allocate
         started = time.perf_counter()
         with measure() as seen:
@@ -159,6 +155,20 @@ def _measured(op: tf.Operation) -> OpCost | None:
     size = sum(tensor_bytes(t) for t in op.outputs)
     # What takes long enough is known well enough, and would take longest to run again.
     return OpCost(seconds if seconds > _LONG else min(seconds, _quickest(run)), max(0, (seen.added or 0) - size))
+
+
+def _runner(op: tf.Operation, made: list[tf.Tensor]) -> Callable[[], list[tf.Tensor]]:
+    """Runs an op on these inputs, with the kernel that a graph would run."""
+    if not op.type.startswith("_"):
+        attributes = eager_attributes(op)
+        return lambda: run_op(op.type, made, attributes, len(op.outputs))
+
+    # What graph rewriting makes has slower kernels outside of graphs.
+    def single(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        return list(copy_op(op, inputs, "op").outputs)
+
+    function = tf.function(single, autograph=False).get_concrete_function(*[tf.TensorSpec(t.shape, t.dtype) for t in made])
+    return lambda: list(function(*made))
 
 
 def _quickest(run: Callable[[], Any]) -> float:

@@ -41,15 +41,22 @@ _profile = profile_ops
 
 
 def capture_step(
-    function: Callable[..., Any], specs: Sequence[Any], options: Options, name: str = "step", *, to_run: bool = False
+    function: Callable[..., Any],
+    specs: Sequence[Any],
+    options: Options,
+    name: str = "step",
+    *,
+    to_run: bool = False,
+    varying_batch: bool = False,
 ) -> Captured:
     """Trace a step function and find what each of its ops costs. Nothing is trained.
 
     Args:
         specs: nests of `tf.TensorSpec` with static shapes, one per argument.
         to_run: the step will run, so that the memory pool had better be in order.
+        varying_batch: as in `PlannedStep`.
     """
-    traced = trace(function, specs)
+    traced = trace(function, specs, varying_batch=varying_batch)
     units = make_units(traced)
     if to_run:
         sizes = capture(traced, units, {op.name: OpCost(0.0, 0) for op in planned_ops(units)}, name).graph
@@ -117,8 +124,9 @@ class _Shaped:
 
     def __init__(self, owner: PlannedStep, specs: Sequence[Any], margin: int):
         self.owner = owner
-        self.captured = capture_step(owner.function, specs, owner.options, owner.name, to_run=True)
-        self.captured.traced.varying_batch = owner.varying_batch
+        self.captured = capture_step(
+            owner.function, specs, owner.options, owner.name, to_run=True, varying_batch=owner.varying_batch
+        )
         self.margin = margin
         self.failures = int(margin > 0)
         self.warned = False

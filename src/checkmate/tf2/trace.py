@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from .internals import is_stateful, variable_bytes
 from .kinds import ALIASES, SMALL, is_shape, source, tensor_bytes
-from .order import in_creation_order, with_early_updates
+from .order import in_creation_order, in_order_of, with_early_updates
+from .rewrite import hide_counts, rewritten
 
 #: Producers of what is there during the whole step: inputs, constants, variables.
 _FIXED = frozenset({"Placeholder", "Const", "ReadVariableOp", "VarHandleOp", "PlaceholderWithDefault"})
@@ -23,29 +24,25 @@ class Traced:
     """One step as a static graph.
 
     Attributes:
-        function: the trace; it keeps the graph and its captures alive.
+        graph: it holds the ops.
         ops: what the step needs, inputs left out, every op after what it reads.
-        argument_count: how many of `inputs` are arguments; the rest are captures (variables, mostly).
-        varying_batch: plain training traces this step once for batches of every size; see `emit.counts_elements`.
+        inputs, outputs: flat.
+        captured: what stands behind those of the inputs, the last ones, that are not arguments: variables, mostly.
+        structure: what the function returned.
+        rewritten: the graph is what TensorFlow runs and needs no rewriting any more; see `rewrite`.
     """
 
-    function: Any
+    graph: tf.Graph
     ops: list[tf.Operation]
-    argument_count: int
-    varying_batch: bool = False
+    inputs: list[tf.Tensor]
+    outputs: list[tf.Tensor]
+    captured: list[Any]
+    structure: Any
+    rewritten: bool
 
     @property
-    def inputs(self) -> list[tf.Tensor]:
-        return list(self.function.inputs)
-
-    @property
-    def captured(self) -> list[Any]:
-        """What stands behind the inputs that are not arguments."""
-        return list(self.function.captured_inputs)
-
-    @property
-    def outputs(self) -> list[tf.Tensor]:
-        return list(self.function.outputs)
+    def argument_count(self) -> int:
+        return len(self.inputs) - len(self.captured)
 
     @cached_property
     def fixed_bytes(self) -> int:
@@ -58,25 +55,39 @@ class Traced:
 
     def pack(self, flat: Sequence[tf.Tensor]) -> Any:
         """Flat outputs in the structure that the function returned (None and composites, such as slices, included)."""
-        structure = self.function.structured_outputs
         rest: Iterator[tf.Tensor] = iter(flat)
-        leaves = [None if x is None else next(rest) for x in tf.nest.flatten(structure, expand_composites=True)]
-        return tf.nest.pack_sequence_as(structure, leaves, expand_composites=True)
+        leaves = [None if x is None else next(rest) for x in tf.nest.flatten(self.structure, expand_composites=True)]
+        return tf.nest.pack_sequence_as(self.structure, leaves, expand_composites=True)
 
 
-def trace(function: Callable[..., Any], specs: Sequence[Any]) -> Traced:
-    """Trace `function(*specs)` once, with the static shapes of the specs.
+def trace(function: Callable[..., Any], specs: Sequence[Any], *, varying_batch: bool = False) -> Traced:
+    """Trace `function(*specs)` once, with the static shapes of the specs. Nothing is run.
 
     Args:
         function: it must not create variables.
         specs: nests of `tf.TensorSpec`, one per argument.
+        varying_batch: plain training traces this step once for batches of every size; see `kinds.counts_elements`.
     """
-    concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
-    ops = concrete.graph.get_operations()
-    wanted = [source(t).op for t in concrete.outputs] + [op for op in ops if is_stateful(op) and op.type not in _FIXED]
+
+    def step(*arguments: Any) -> Any:
+        result = function(*arguments)
+        if varying_batch:
+            hide_counts(tf.compat.v1.get_default_graph().get_operations())
+        return result
+
+    concrete = tf.function(step, autograph=False).get_concrete_function(*specs)
+    captured = list(concrete.captured_inputs)
+    made = [op.name for op in concrete.graph.get_operations()]
+    graph, inputs, outputs = concrete.graph, list(concrete.inputs), list(concrete.outputs)
+    found = rewritten(concrete, len(inputs) - len(captured))
+    if found is not None:
+        graph, inputs, outputs = found.graph, found.inputs, found.outputs
+    ops = in_order_of(graph.get_operations(), made)
+    wanted = [source(t).op for t in outputs] + [op for op in ops if is_stateful(op) and op.type not in _FIXED]
     needed = _reachable(wanted)
     order = [op for op in in_creation_order(ops) if op.name in needed and op.type != "Placeholder"]
-    return Traced(concrete, with_early_updates(order), len(concrete.inputs) - len(concrete.captured_inputs))
+    structure = concrete.structured_outputs
+    return Traced(graph, with_early_updates(order), inputs, outputs, captured, structure, found is not None)
 
 
 def root(tensor: tf.Tensor) -> tf.Tensor:

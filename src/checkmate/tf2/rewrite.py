@@ -1,0 +1,98 @@
+"""What TensorFlow makes of a traced step before it runs it: the graph after its rewriting (Grappler).
+
+That graph is planned and emitted, with no rewriting afterwards. So the step runs the kernels of plain training: additions in
+the same order and convolutions fused with what follows. Rewriting the emitted graph does not lead there, because control
+edges keep the rewriting from many ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from .internals import copy_handle_data, is_stateful_type, replace_input, rewritten_graph
+from .kinds import counts_elements
+from .measure import zeros_outside
+
+#: Loops and branches ...
+_WHOLE = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"})
+
+#: ... and what they are taken apart into: cycles, and values that may never come.
+_TAKEN_APART = frozenset({"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "RefSwitch", "RefMerge"})
+
+#: They pass a control edge on.
+_PASSED_ON = frozenset({"NoOp", "Identity", "IdentityN"})
+
+
+@dataclass(eq=False)
+class Rewritten:
+    """A graph with the inputs and outputs of the function that it was made of."""
+
+    graph: tf.Graph
+    inputs: list[tf.Tensor]
+    outputs: list[tf.Tensor]
+
+
+def rewritten(function: Any, argument_count: int) -> Rewritten | None:
+    """The graph that TensorFlow runs in place of a function's own. Nothing is run and no variable changes.
+
+    Args:
+        function: a concrete function. argument_count: how many of its inputs are arguments; the rest are captures.
+
+    Returns:
+        None where loops or branches were taken apart, which only the executor of TensorFlow can put in order, or where there
+        are ops that nobody else may make.
+    """
+    if any(op.type in _WHOLE for op in function.graph.get_operations()):
+        return None
+    definition = rewritten_graph(function, [zeros_outside(t.shape, t.dtype) for t in function.inputs[:argument_count]])
+    if any(node.op in _TAKEN_APART for node in definition.node):
+        return None
+    places: dict[str, int] = {}  # name of a node -> number of the input that it stands for
+    results: dict[int, str] = {}
+    kept = tf.compat.v1.GraphDef(versions=definition.versions, library=definition.library)
+    passing = {node.name: node.op in _PASSED_ON or is_stateful_type(node.op) for node in definition.node}
+    for node in definition.node:
+        if node.op == "_Arg":
+            places[node.name] = node.attr["index"].i
+        elif node.op == "_Retval":
+            results[node.attr["index"].i] = node.input[0]
+        else:
+            copy = kept.node.add()
+            copy.CopyFrom(node)
+            # What is left of ops that are gone: a constant does not wait for what it was folded from.
+            edges = [name for name in node.input if name.startswith("^") and not (passing[node.name] and passing[name[1:]])]
+            for name in edges:
+                copy.input.remove(name)
+    graph = tf.Graph()
+    with graph.as_default():
+        inputs = []
+        for number, tensor in enumerate(function.inputs):
+            # A name that is no part of another: the other ops keep theirs.
+            place = tf.compat.v1.placeholder(tensor.dtype, tensor.shape, name=f"step_input__{number}")
+            copy_handle_data(tensor, place)
+            inputs.append(place)
+        read = {name.partition(":")[0] for node in kept.node for name in node.input}
+        given = {f"{name}:0": inputs[number] for name, number in places.items() if name in read}
+        try:
+            tf.graph_util.import_graph_def(kept, input_map=given, name="")
+        except ValueError:  # fused ops of bfloat16, which TensorFlow makes only while it rewrites
+            return None
+        outputs = [_output(graph, results[number], places, inputs) for number in range(len(results))]
+    return Rewritten(graph, inputs, outputs)
+
+
+def _output(graph: tf.Graph, name: str, places: dict[str, int], inputs: list[tf.Tensor]) -> tf.Tensor:
+    node, _, number = name.partition(":")
+    return inputs[places[node]] if node in places else graph.get_tensor_by_name(f"{node}:{number or 0}")
+
+
+def hide_counts(ops: Iterable[tf.Operation]) -> None:
+    """Keep the numbers of elements by which gradients are divided from the rewriting; see `kinds.counts_elements`."""
+    for op in ops:
+        if counts_elements(op):
+            count = op.inputs[1]
+            replace_input(op, 1, tf.raw_ops.PlaceholderWithDefault(input=count, shape=count.shape))

@@ -1,0 +1,54 @@
+"""The graph that is planned is the one that plain training runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from checkmate.tf2.keras_step import training_step
+from checkmate.tf2.trace import Traced, trace
+from tf2_models import CASES, identical, state
+
+
+def traced(name: str) -> tuple[Traced, Any, Any]:
+    case = CASES[name]()
+    model, optimizer = case.make(), case.optimizer()
+    optimizer.build(model.trainable_variables)
+    specs = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), (case.x, case.y))
+    before = state(model, optimizer)
+    found = trace(training_step(model, case.loss, optimizer), specs)
+    assert identical(state(model, optimizer), before)  # nothing has run
+    return found, model, optimizer
+
+
+@pytest.mark.parametrize(("name", "fused"), [("conv", "_FusedConv2D"), ("transformer", "AddN")])
+def test_a_trace_is_what_tensorflow_runs(name: str, fused: str) -> None:
+    found, _, _ = traced(name)
+    assert found.rewritten
+    assert fused in {op.type for op in found.ops}
+    names = [op.name for op in found.ops]
+    assert all(names.index(t.op.name) < n for n, op in enumerate(found.ops) for t in op.inputs if t.op.name in names)
+    assert all(t.shape.is_fully_defined() for op in found.ops for t in op.outputs if t.dtype != tf.resource)
+
+
+def test_loops_stay_whole() -> None:
+    """TensorFlow takes them apart into ops in a cycle; the trace has them as one op."""
+    found, _, _ = traced("recurrent")
+    assert not found.rewritten
+    assert any(op.type in ("While", "StatelessWhile") for op in found.ops)
+
+
+def test_a_constant_does_not_wait_for_what_it_was_made_of() -> None:
+    """A shape becomes a constant that TensorFlow orders behind the tensor of that shape, which a plan would keep for it."""
+    variable = tf.Variable(np.ones((64, 64), np.float32))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        shape = tf.raw_ops.Shape(input=tf.matmul(x, variable))
+        return tf.fill(shape, x[0, 0])
+
+    found = trace(step, [tf.TensorSpec((64, 64))])
+    assert found.rewritten
+    assert not any(op.type == "MatMul" for op in found.ops)
