@@ -63,7 +63,7 @@ def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
     handle_data_util.copy_handle_data(source, target)
 
 
-def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.v1.GraphDef:
+def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.v1.GraphDef | None:
     """The graph that TensorFlow would run for a concrete function: calls inlined, placed on devices, rewritten.
 
     TensorFlow makes it when the function is called first, and hands it out with its statistics. The call is cancelled before
@@ -71,6 +71,9 @@ def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.
 
     Args:
         arguments: what the function takes, captures left out.
+
+    Returns:
+        None if it cannot be told from the graphs of functions that other threads call first at the same time.
     """
     context = eager_context.context()
     cancelled = cancellation.CancellationManager()
@@ -87,10 +90,10 @@ def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.
         else:
             raise AssertionError("TensorFlow ran a call that was cancelled")
         other()  # the statistics come with a call that runs
-        (found,) = context.export_run_metadata().function_graphs
+        found = context.export_run_metadata().function_graphs
     finally:
         context.disable_graph_collection()
-    return found.post_optimization_graph
+    return found[0].post_optimization_graph if len(found) == 1 else None
 
 
 def run_op(kind: str, inputs: Sequence[Any], attributes: Sequence[Any], outputs: int) -> list[tf.Tensor]:

@@ -43,13 +43,13 @@ def rewritten(function: Any, argument_count: int) -> Rewritten | None:
         function: a concrete function. argument_count: how many of its inputs are arguments; the rest are captures.
 
     Returns:
-        None where loops or branches were taken apart, which only the executor of TensorFlow can put in order, or where there
-        are ops that nobody else may make.
+        None where loops or branches were taken apart, which only the executor of TensorFlow can put in order, where there are ops
+        that nobody else may make, and where other threads were in the way.
     """
     if any(op.type in _WHOLE for op in function.graph.get_operations()):
         return None
     definition = rewritten_graph(function, [zeros_outside(t.shape, t.dtype) for t in function.inputs[:argument_count]])
-    if any(node.op in _TAKEN_APART for node in definition.node):
+    if definition is None or any(node.op in _TAKEN_APART for node in definition.node):
         return None
     places: dict[str, int] = {}  # name of a node -> number of the input that it stands for
     results: dict[int, str] = {}
