@@ -10,6 +10,7 @@ import pytest
 
 import checkmate
 import checkmate.tf2
+from checkmate import BudgetWarning
 from checkmate.tf2 import Plan
 from tf2_models import CASES, Case, identical, state, train_plain
 
@@ -43,7 +44,12 @@ def test_training_is_identical_and_within_the_budget(name: str) -> None:
     expected, losses, added = train_plain(case)
     for level in LEVELS[name]:
         budget = int(least + level * (graph.no_recompute_peak - least))
-        variables, values, plan = train(case, budget)
+        try:
+            variables, values, plan = train(case, budget)
+        except BudgetWarning:
+            # What other tests left behind can keep the memory pool in pieces so small that these few megabytes take 7% more than
+            # in the rehearsals, once in some dozens of runs of all tests. Not twice.
+            variables, values, plan = train(case, budget)
         assert identical(variables, expected), level
         assert values == losses
         assert plan.schedule.num_recomputations > 0
