@@ -24,7 +24,7 @@ from .problem import Bools, Floats, Ints, Problem
 from .segments import LIKE, LONG, RADIUS, last_forward_use, passing
 
 #: Prices tried: so many, from the first to the second of these multiples of the average cost per byte; and 0.
-_PRICES, _CHEAPEST, _DEAREST = 14, 0.5, 200.0
+_PRICES, _CHEAPEST, _DEAREST = 36, 0.3, 70.0
 #: Places through which less passes than this share of the most are no places to cut at.
 _SMALL = 0.02
 #: Most units of memory that one big value is counted as.
