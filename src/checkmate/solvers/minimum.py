@@ -98,7 +98,9 @@ def least_peak_found(
             if best.peak > middle:
                 low = middle
 
-    best = by_eviction(proven) or best
+    first = by_eviction(proven)
+    if first is not None and first.peak < best.peak:
+        best = first
     if best.peak > proven:
         proven = max(proven, least_peak_bound(problem, best.peak, lambda: late(2 / 3)))
     bisect(by_eviction, quick)
