@@ -10,7 +10,7 @@ import pytest
 
 import checkmate
 import checkmate.tf2
-from checkmate import BudgetWarning
+from checkmate.errors import BudgetWarning
 from checkmate.tf2 import Plan
 from tf2_models import CASES, Case, identical, state, train_plain
 
