@@ -9,7 +9,8 @@ STAMP := $(VENV)/installed
 demo: $(STAMP)
 	$(BIN)/checkmate demo --output demo-output
 
-# Each framework in a process of its own: together they change each other's threads and memory.
+# Each framework in a process of its own: together they change each other's threads and memory. So do tests of TensorFlow: those with
+# the tightest budgets need a memory pool that no other has cut into pieces.
 test: check
 	$(BIN)/python -m pytest tests/tf2 --ignore=tests/tf2/test_training.py
 	$(BIN)/python -m pytest tests/tf2/test_training.py
