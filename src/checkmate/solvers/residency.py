@@ -99,12 +99,17 @@ def _fill(
                     length = _before(current, padding, producer, reads[op], op, before)
                     best = min(best, _worst(least, binomial, before, length, chosen, peak, best))
             least[number] = best
-        # The next set: of those with the same largest members the next.
-        x = 0
-        while x + 1 < k and current[x] + 1 == current[x + 1]:
-            current[x] = x
-            x += 1
-        current[x] += 1
+        _advance(current)
+
+
+@njit(cache=True)
+def _advance(members: Ints) -> None:
+    """The next set of as many numbers: sets come by their largest member, then by the second largest, and so on."""
+    x = 0
+    while x + 1 < len(members) and members[x] + 1 == members[x + 1]:
+        members[x] = x
+        x += 1
+    members[x] += 1
 
 
 @njit(cache=True)
@@ -141,11 +146,7 @@ def _worst(least: Floats, binomial: Ints, members: Ints, length: int, chosen: In
         for x in range(k):
             number += binomial[members[chosen[x]], x + 1]
         peak = max(peak, least[number])
-        x = 0
-        while x + 1 < k and chosen[x] + 1 == chosen[x + 1]:
-            chosen[x] = x
-            x += 1
-        chosen[x] += 1
+        _advance(chosen)
         if chosen[k - 1] == length:
             break
     return peak
