@@ -93,3 +93,17 @@ def test_deeper_than_eviction_reaches() -> None:
     found = nested(graph, budget).run(budget)
     assert found is not None and found.peak <= budget
     assert found.cost < checkmate.solve(graph, budget, "greedy").cost
+
+
+def test_a_long_last_segment_where_the_turn_leaves_little_room() -> None:
+    """The loss takes nearly all memory, and its gradient does not read what enters it: that need not be held meanwhile."""
+    layers, heavy = 30, 50
+    n = 2 * layers + 2
+    size = [10] * n
+    size[layers] = size[layers + 1] = heavy
+    edges = [(i, i + 1) for i in range(n - 1)] + [(layers - 1 - i, layers + 2 + i) for i in range(layers)]
+    graph = Graph.from_arrays([1.0] * n, size, edges, phases=["forward"] * (layers + 1) + ["backward"] * (layers + 1))
+    budget = 2 * heavy + 25
+    plain, tailed = (Nested(problem_of(graph), 16, budget, 0, tail=tail).run(budget) for tail in (0.0, 100.0))
+    assert plain is not None and tailed is not None and max(plain.peak, tailed.peak) <= budget
+    assert tailed.cost < plain.cost

@@ -2,11 +2,13 @@
 
 Every round solves the relaxation for the current snapshots, which raises the bound; reads a schedule off it; repairs that
 schedule by greedy eviction where it breaks the budget; and limits memory at the stages (or recomputations) that broke it.
+While the gap stays wide, other bounds (forest_bound.py, nested_bound.py) and other searches (anneal.py, nested.py) join in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,18 +17,24 @@ from .anneal import HOT, POLISH_HEAT, Anneal
 from .climb import Climb
 from .decode import Evaluation, decode, evaluate, retained_by
 from .exact import ALL, FIRST, exact
+from .forest_bound import ForestBound
 from .greedy import SETTINGS, Greedy
 from .large import MANY_OPS, TOO_MANY_OPS, large
-from .nested_bound import nested_bound
+from .nested_bound import nested_bound, repeats
 from .problem import Bools, problem_of
 from .residency import least_peak_bound
 from .search import Search
 from .snapshot import Relaxed, SnapshotRelaxation
 
+if TYPE_CHECKING:
+    from .nested import Menu
+
 #: Moves of the annealing in the first round, growth from round to round, and most moves times ops in one: some seconds.
 _ANNEAL_MOVES, _ANNEAL_GROWTH, _ANNEAL_WORK = 10_000, 3, 1e8
 #: So many times more of them for a run from a start that is far from any good schedule.
 _FRESH = 4
+#: Schedules that are annealed side by side.
+_POOL = 4
 #: A gap so wide that the best schedule is no good start for a polish.
 _WIDE = 0.1
 #: Moves of the hill climb in the first round, doubled in every later one; and most moves in one round, times the square of
@@ -38,9 +46,12 @@ _ROUND_SECONDS = 6.0
 _ROUGH = 0.1
 #: A gap at which better schedules are worth more time than better bounds.
 _LOOSE = 0.01
-#: Nested checkpointing is tried while the gap is loose: once for each of these numbers of ops per segment (and kinds of cuts,
-#: see segments.py), with so many segments at least and at most, for this share of the time limit.
-_NESTS, _FEWEST_SEGMENTS, _MOST_SEGMENTS, _NEST_SHARE = ((50, False), (340, False), (25, True), (25, False)), 4, 100, 0.25
+#: Nested checkpointing is tried while the gap is loose: once for each of these numbers of ops per segment (and kinds of cuts, see
+#: segments.py, the tail as a share of the room), with so many segments at least and at most, for this share of the time limit.
+_NESTS = ((50, False, 0.0), (50, False, 1.0), (340, False, 0.0), (25, True, 0.0), (25, False, 0.0))
+_FEWEST_SEGMENTS, _MOST_SEGMENTS, _NEST_SHARE = 4, 100, 0.25
+#: Share of the time limit for the bound from prices.
+_FOREST_SHARE = 0.3
 #: The nested bound is tried for these cuts: every so many of the places to cut at, the first few left out.
 _CUTS = ((2, 1), (1, 0), (2, 0), (4, 1))
 #: Rounds spent on improving a schedule that is within the gap already, each of at most this many seconds.
@@ -73,13 +84,17 @@ class _Auto:
         self.relaxation = SnapshotRelaxation(self.problem)
         self.greedy = Greedy(self.problem)
         self.climb: Climb | None = None
-        self.moves, self.climbs = _CLIMB_MOVES, True
+        self.starts: list[Evaluation] = []  # schedules that have not been annealed yet
+        self.pool: list[Evaluation] = []  # the best of those that have been, side by side
+        self.moves, self.evicted = _CLIMB_MOVES, np.inf
         self.anneal = Anneal(self.problem, search.budget, "given", search.seed)
         self.anneal_moves = _ANNEAL_MOVES
         self.nests = list(_NESTS)
+        self.menus: dict[object, Menu] = {}
         self.snapshots: set[int] = set()
         self.transients: set[tuple[int, int]] = set()
         self.windows = False
+        self.outdone = False  # by the bound from prices: relaxations have nothing more to say
 
     def run(self) -> None:
         self._consider(evaluate(self.graph, range(self.graph.num_ops)), "no recomputation")
@@ -91,6 +106,12 @@ class _Auto:
         while not self._finished(polish):
             if self.search.closed():
                 polish, seconds, rough = polish + 1, _POLISH_SECONDS, 0.0
+            if self.outdone and not self.search.closed():
+                self._improve([], rounds)
+                rounds += 1
+                if rounds == 2 and exact(self.search, ALL):
+                    return
+                continue
             before = self.search.lower_bound
             stages = sorted(self.snapshots)
             relaxed = self._relax(self.search.budget, stages, seconds, rough)
@@ -98,6 +119,7 @@ class _Auto:
                 self.search.proven_infeasible = True
                 return
             self.search.raise_bound(relaxed.bound, f"bound from {len(stages)} snapshots")
+            self.outdone = self._loose() and rounds > 0 and relaxed.bound < (1 - _LOOSE) * self.search.lower_bound
             # Without window cuts most relaxations are solved sooner; those that are not solved have the better bound with them.
             self.windows ^= not relaxed.exact
             violating = self._decode(stages, relaxed)
@@ -109,6 +131,7 @@ class _Auto:
             if not self.search.done() and rounds == 0:
                 if self.search.best is None and self.most_rounds is None and self._impossible():
                     return
+                self._forest_bound()
                 self._nest_bound()
             rounds += 1
             if self._finished(polish) or rounds == self.most_rounds or (rounds == 2 and exact(self.search, ALL)):
@@ -132,12 +155,13 @@ class _Auto:
         """Search for better schedules around those that are known."""
         # Most searches end within two rounds, without annealing and the seconds that compiling it takes the first time.
         if not self.search.done() and (rounds or self._loose() or self.search.current_gap() > _WIDE):
-            self._anneal(violating)
+            self._evict()
+            self._anneal(violating, rounds)
         annealed = self.search.best_cost
         if not self.search.done():
             self._climb()
         if not self.search.done() and self._loose() and self.search.best_cost < annealed:
-            self._anneal(violating)
+            self._anneal(violating, rounds)
         for _ in range(2):
             self._nest()
 
@@ -156,16 +180,25 @@ class _Auto:
         self.search.offer(found.sequence, found.cost, note)
         return True
 
+    def _evict(self) -> None:
+        """Greedy eviction, in all its settings."""
+        if self.climb is not None:
+            return
+        self.climb = Climb(self.greedy, self.search.budget, self.search.seed)
+        self.starts = self.climb.start(self.search.done)
+        for one in self.starts:
+            self._consider(one, "greedy eviction")
+        self.evicted = min((one.cost for one in self.starts), default=np.inf)
+
+    def _evicts_well(self) -> bool:
+        """On some graphs eviction is far from what annealing finds, and slow as well."""
+        return self.evicted <= (1 + _WIDE) * self.search.best_cost
+
     def _climb(self) -> None:
         """Greedy eviction, and some more moves of the hill climb around it."""
-        if self.climb is None:
-            self.climb = Climb(self.greedy, self.search.budget, self.search.seed)
-            found = self.climb.start(self.search.done)
-            for one in found:
-                self._consider(one, "greedy eviction")
-            # On some graphs eviction is far from what annealing finds, and slow as well.
-            self.climbs = any(one.cost <= (1 + _WIDE) * self.search.best_cost for one in found)
-        if not self.climbs:
+        self._evict()
+        assert self.climb is not None
+        if not self._evicts_well():
             return
         # A number of moves and not of seconds, so that the same search takes the same turns.
         self.moves *= 8 if self._loose() else 2
@@ -176,26 +209,54 @@ class _Auto:
             if moved is not None:
                 self._consider(moved, "greedy eviction")
 
-    def _anneal(self, violating: list[Evaluation]) -> None:
+    def _anneal(self, violating: list[Evaluation], rounds: int) -> None:
         """A polish of the best schedule; without one, a repair of what comes nearest to the budget."""
         search = self.search
         most = int(_ANNEAL_WORK / (self.graph.num_ops + 100))
         moves = most // 2 if self._loose() else min(self.anneal_moves, most)
         self.anneal_moves = min(_ANNEAL_GROWTH * self.anneal_moves, most)
-        # Where greedy eviction finds nothing, or nothing good, better starts are the plain order and what nearly fits.
+        if search.best is None:
+            self._anneal_afresh(violating, moves)
+        if search.best is None:
+            return
+        # What the relaxation retains may fit if the group recomputes in another order: decoding knows but one.
+        near = min(violating, key=lambda found: (found.cost, found.peak), default=None)
+        if near is not None and near.cost < search.best_cost and search.current_gap() <= _WIDE:
+            self._consider(self.anneal.run(near.sequence, moves, hot=POLISH_HEAT, stop=search.done), "annealing")
+        self._polish(moves)
+        if self._loose():
+            self._anneal_others(moves)
+        if search.current_gap() > _WIDE and (rounds or not self._evicts_well()):
+            self._anneal_afresh(violating, moves)
+            self._polish(moves)
+
+    def _polish(self, moves: int) -> None:
+        if not self.search.done():
+            assert self.search.best is not None
+            self._consider(self.anneal.run(self.search.best, moves, hot=POLISH_HEAT, stop=self.search.done), "annealing")
+
+    def _anneal_afresh(self, violating: list[Evaluation], moves: int) -> None:
+        """Where greedy eviction finds nothing, or nothing good, better starts are the plain order and what nearly fits."""
         starts: list[Sequence[int]] = [range(self.graph.num_ops)]
         if violating:
             starts.append(min(violating, key=lambda found: found.peak).sequence)
         for start in starts:
-            if search.best is None or search.current_gap() > _WIDE:
-                self._consider(self.anneal.run(start, _FRESH * moves, hot=HOT, stop=search.done), "annealing")
-        if search.best is not None:
-            # What the relaxation retains may fit if the group recomputes in another order: decoding knows but one.
-            near = min(violating, key=lambda found: (found.cost, found.peak), default=None)
-            if near is not None and near.cost < search.best_cost and search.current_gap() <= _WIDE:
-                self._consider(self.anneal.run(near.sequence, moves, hot=POLISH_HEAT, stop=search.done), "annealing")
-            found = self.anneal.run(search.best, moves, hot=POLISH_HEAT, stop=search.done)
+            if self.search.best is None or self.search.current_gap() > _WIDE:
+                self._consider(self.anneal.run(start, _FRESH * moves, hot=HOT, stop=self.search.done), "annealing")
+
+    def _anneal_others(self, moves: int) -> None:
+        """One schedule after another leads to the best one, and it is not always the cheapest to begin with."""
+        for start in [*self.starts, *self.pool]:
+            if self.search.done():
+                return
+            if start.cost > (1 + _WIDE) * self.search.best_cost:
+                continue
+            found = self.anneal.run(start.sequence, moves, hot=POLISH_HEAT, stop=self.search.done)
             self._consider(found, "annealing")
+            if found.peak <= self.search.budget:
+                self.pool = [*(one for one in self.pool if one is not start), min(start, found, key=lambda one: one.cost)]
+        self.starts = []
+        self.pool = sorted(self.pool, key=lambda one: one.cost)[:_POOL]
 
     def _nest(self) -> None:
         """Nested checkpointing: near the least memory it is far ahead of what eviction and annealing find."""
@@ -203,13 +264,17 @@ class _Auto:
             return
         from .nested import Nested  # which solves segments by this method
 
-        search, (size, early) = self.search, self.nests.pop(0)
+        search, (size, early, tail) = self.search, self.nests.pop(0)
         latest = search.seconds() + _NEST_SHARE * search.time_limit
         segments = min(self.graph.num_ops // size, _MOST_SEGMENTS)
         if segments < _FEWEST_SEGMENTS:
             return
         room = search.budget - self.graph.fixed_memory
-        nested = Nested(self.problem, segments, room, search.seed, lambda: search.done() or search.seconds() > latest, early)
+
+        def late() -> bool:
+            return search.done() or search.seconds() > latest
+
+        nested = Nested(self.problem, segments, room, search.seed, late, early, tail * room, self.menus)
         found = None if search.done() else nested.run(search.budget)
         if found is not None:
             self._consider(found, "nested checkpointing")
@@ -227,9 +292,25 @@ class _Auto:
         for step, shift in _CUTS:
             if not self._loose():
                 return
+            if not repeats(self.problem, step, shift):
+                continue
             room = search.budget - self.graph.fixed_memory
             found = nested_bound(self.problem, room, step, shift, lambda: search.done() or search.seconds() > latest)
             search.raise_bound(found, "bound from nested snapshots")
+
+    def _forest_bound(self) -> None:
+        """What small programs with few snapshots cannot see, at many snapshots."""
+        search, latest = self.search, self.search.seconds() + _FOREST_SHARE * self.search.time_limit
+        forest = ForestBound(self.problem, search.budget - self.graph.fixed_memory)
+        while self._loose() and not forest.exhausted and not search.done() and search.seconds() < latest:
+            stages, retained = forest.snapshots, forest.step(search.done)
+            if np.isinf(forest.bound):
+                search.proven_infeasible = True
+                return
+            search.raise_bound(forest.bound, f"bound from prices at {len(stages)} snapshots")
+            found = self._read_off(stages, retained)
+            violating = [one for one in found if not self._consider(one, "schedule from prices")]
+            forest.refine(violating)
 
     def _relax(self, budget: int, stages: list[int], seconds: float, rough: float) -> Relaxed:
         search = self.search

@@ -125,12 +125,13 @@ def _needed(graph: Graph, sequence: Sequence[int], gap: int) -> list[int]:
     return kept[::-1]
 
 
-class _Menu:
+class Menu:
     """Schedules of a block that need at most `room` bytes; none beats another in everything."""
 
     def __init__(self, one: Block, room: int, seed: int):
         self.block, self.room, self.seed = one, room, seed
         self.ways: list[Way] = []
+        self._shares: set[float] = set()  # those that have been looked at
         self.plain = _way(one, range(one.graph.num_ops))
         if max(self.plain.forward_peak, self.plain.backward_peak) <= room:
             self._consider(self.plain)
@@ -145,7 +146,7 @@ class _Menu:
         around = graph.working_set(one.gap)
         least, most = graph.min_working_set, min(graph.no_recompute_peak, self.room)
         peak = math.inf
-        for need in _NEED:
+        for need in () if share in self._shares else _NEED:
             limit = int(least + need * (most - least))
             if limit >= peak:
                 continue  # what was found for more memory does with this much
@@ -160,6 +161,8 @@ class _Menu:
             way = _way(one, search.best)
             self._consider(way)
             peak = max(way.forward_peak, way.backward_peak)
+        else:
+            self._shares.add(share)
         return bool(self.ways)
 
 
@@ -183,9 +186,10 @@ class Nested:
     """The dynamic program for one graph.
 
     Args:
-        most, early: see `segments.cut`.
+        most, early, tail: see `segments.cut`.
         room: most bytes that will be asked for, without fixed memory.
         stop: asked now and then; once True, no more ways are looked for.
+        menus: ways of segments by signature, from others for the same room; what is found is added.
     """
 
     def __init__(
@@ -196,18 +200,21 @@ class Nested:
         seed: int,
         stop: Callable[[], bool] = lambda: False,
         early: bool = False,
+        tail: float = 0.0,
+        menus: dict[object, Menu] | None = None,
     ):
         self.graph = problem.graph
-        self.segments = cut(problem, most, early)
+        self.segments = cut(problem, most, early, tail)
         if self.segments is None:
             return
         self._blocks = [block(self.segments, number) for number in range(len(self.segments.segments))]
-        menus: dict[object, _Menu] = {}
+        menus = {} if menus is None else menus
         for one in self._blocks:
             if one.signature() not in menus:
-                menus[one.signature()] = _Menu(one, room, seed)
+                menus[one.signature()] = Menu(one, room, seed)
+        mine = [menus[key] for key in dict.fromkeys(one.signature() for one in self._blocks)]
         # Where all may be held and there still is no way, there is no schedule of the whole either.
-        all(menu.add(share, stop) for share in _HOLD for menu in menus.values())
+        all(menu.add(share, stop) for share in _HOLD for menu in mine)
         self._ways = [menus[one.signature()].ways for one in self._blocks]
         self._arrays = self._tables(problem)
 
@@ -229,7 +236,7 @@ class Nested:
             ways,
             np.array([size[list(segment.enters)].sum() for segment in segments]),
             np.array([base(segment.backward.start) + size[list(segment.returns)].sum() for segment in segments]),
-            np.array([base(segment.backward.stop) for segment in segments]),
+            np.array([base(segment.backward.start) for segment in segments]),
             np.array([_advance(one) for one in self._blocks]),
         )
 

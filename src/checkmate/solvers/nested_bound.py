@@ -53,6 +53,12 @@ def nested_bound(problem: Problem, room: float, step: int, shift: int = 0, stop:
     return float(ideal + max(0.0, _recomputed(problem, layout, tables, prices, room, stop)))
 
 
+def repeats(problem: Problem, step: int, shift: int = 0) -> bool:
+    """Whether the step falls into blocks most of which equal others, as the bound needs to be quick, and to be good."""
+    layout = _lay_out(problem, step, shift)
+    return layout is not None and 2 * len({block.key() for block in layout.blocks}) <= len(layout.blocks)
+
+
 # --- the blocks ---
 
 
@@ -64,7 +70,7 @@ class _Layout:
         first: the op of the first snapshot.
         tau: per block the op by whose first computation the gate below has been recomputed, if the block is blank; -1: none.
         single: the same holds if one big value of the block is held. linked: its gate cannot be recomputed without the gate below.
-        forced: cost of the chain. gradients: (bytes, cost to recompute) of backward values that live across tau, per block.
+        forced: cost of the chain.
         threshold: bytes of the smallest big value, per block.
         counts_first, counts_above: whether big values cost memory of their own at the first snapshot, at the tau of a block above.
     """
@@ -75,7 +81,6 @@ class _Layout:
     single: Bools
     linked: Bools
     forced: Floats
-    gradients: list[tuple[Floats, Floats]]
     threshold: Floats
     counts_first: Bools
     counts_above: Bools
@@ -152,7 +157,6 @@ def _lay_out(problem: Problem, step: int, shift: int) -> _Layout | None:
         single,
         linked,
         np.array([0.0, *(float(problem.cost[chain].sum()) for chain in chains[1:])]),
-        _gradients(problem, tau, turn, inside_tau),
         threshold,
         np.array([False, *(not (one.big & one.at_first).any() for one in blocks)]),
         np.array([False, *(not (one.big & one.at_above).any() for one in blocks)]),
@@ -239,19 +243,38 @@ def _block(
     )
 
 
-def _gradients(problem: Problem, tau: Ints, turn: int, inside: list[Bools]) -> list[tuple[Floats, Floats]]:
-    """Backward values that live across each tau: held, at the cost of their bytes, or recomputed later. What that costs is shared
-    out evenly among all values of the op and all taus, since the bound adds it up."""
-    moments = np.sort(tau[tau >= 0])
+def _gradients(problem: Problem, layout: _Layout, prices: Floats) -> Floats:
+    """Per block and price, (L + 1, prices): least cost of the backward values that live across its tau, held, at the cost of their
+    bytes, or recomputed later, from others that are held or recomputed.
+
+    As in forest_bound.py, a value counts only for the last op that reads it. What recomputation costs is shared out evenly among
+    all taus, and what belongs to one value among the outputs of its op, since the bound adds it up.
+    """
+    found = np.zeros((len(layout.tau), len(prices)))
+    moments = np.sort(layout.tau[layout.tau >= 0])
     producer, last = problem.producer, problem.last_use
-    late = producer >= turn
-    crossed = np.searchsorted(moments, last) - np.searchsorted(moments, producer)
+    late = np.flatnonzero(problem.backward[producer])
+    crossed = np.maximum(1, np.searchsorted(moments, last) - np.searchsorted(moments, producer))
     outputs = np.diff(problem.outputs[0])[producer]
-    share = np.where(problem.recomputable[producer], problem.cost[producer], np.inf) / np.maximum(1, crossed * outputs)
-    found = []
-    for number, moment in enumerate(tau):
-        across = late & (producer < moment) & (last > moment) & ~inside[number]
-        found.append((problem.size[across], share[across]))
+    for number, moment in enumerate(layout.tau.tolist()):
+        if moment < 0:
+            continue
+        inside = _touched(problem, moment)
+        needed = last > moment
+        inputs = np.zeros((problem.graph.num_ops, len(prices)))  # of each op: what it claims, and is not needed by others anyway
+        for value in late[np.argsort(producer[late], kind="stable")].tolist():
+            op = int(producer[value])
+            if op >= moment:
+                break
+            if inside[value]:
+                continue
+            share = crossed[value] if needed[value] else len(moments)
+            again = problem.cost[op] / (share * outputs[value]) if problem.recomputable[op] else np.inf
+            least = np.minimum(prices * problem.size[value], again + inputs[op] / outputs[value])
+            if needed[value]:
+                found[number] += least
+            elif problem.claiming[value] >= 0:
+                inputs[problem.claiming[value]] += least
     return found
 
 
@@ -269,6 +292,7 @@ def _recomputed(
 ) -> float:
     """Least cost of all recomputations after the first snapshot."""
     count = len(layout.blocks)
+    gradients = _gradients(problem, layout, prices)
     # nested[held, a, b]: least cost of the topmost block b of a run, and of the blank blocks above a and below b after its tau.
     nested = np.zeros((2, count + 1, count + 2))
     lowest = np.arange(count + 1)  # the lowest block that a recomputation of each gate takes with it
@@ -300,9 +324,7 @@ def _recomputed(
         if tau < 0:
             continue
         left = room - float(problem.working_set[tau])
-        size, share = layout.gradients[top]
-        across = np.array([np.minimum(price * size, share).sum() for price in prices])
-        extra = [tables.top[held][:, top] + across for held in range(2)]
+        extra = [tables.top[held][:, top] + gradients[top] for held in range(2)]
         for begin in range(top - 1, -1, -1):
             if stop():
                 return 0.0

@@ -100,6 +100,15 @@ class Problem:
         return compressed(rows)
 
     @cached_property
+    def claiming(self) -> Ints:
+        """Per value the last op of its phase that reads it, or -1."""
+        values, users = self.edges
+        same = self.backward[users] == self.backward[self.producer[values]]
+        claiming = np.full(self.graph.num_values, -1)
+        np.maximum.at(claiming, values[same], users[same])
+        return claiming
+
+    @cached_property
     def edges(self) -> tuple[Ints, Ints]:
         """All (value, op that reads it) pairs, by op."""
         pointers, values = self.inputs

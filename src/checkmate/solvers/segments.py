@@ -54,11 +54,11 @@ class Segments:
     lasting: Bools
 
 
-def cut(problem: Problem, most: int, early: bool = False) -> Segments | None:
+def cut(problem: Problem, most: int, early: bool = False, tail: float = 0.0) -> Segments | None:
     """Cut the step of a graph into at most `most` segments; None where it does not fall apart.
 
     Cuts are where the fewest bytes pass, among the neighbouring places. The backward phase of a segment ends where the fewest bytes
-    pass, too, or with `early` as soon as it can.
+    pass, too, or with `early` as soon as it can. The last segment makes at least `tail` bytes that its backward phase reads.
     """
     graph = problem.graph
     starts = np.flatnonzero(problem.backward)
@@ -104,6 +104,10 @@ def cut(problem: Problem, most: int, early: bool = False) -> Segments | None:
         if 0 < len(chosen) < fine:
             break
     chosen = _regular(problem, chosen, most, turn)
+    read = np.zeros(turn)
+    np.add.at(read, problem.producer[plain], problem.size[plain] * (last_backward[plain] >= 0))
+    behind = np.cumsum(read[::-1])[::-1]
+    chosen = [place for place in chosen if behind[place + 1] >= tail]
     if not chosen:
         return None
     for i in range(len(chosen) - 2, -1, -1):
@@ -178,7 +182,7 @@ class Block:
     """One segment as a graph: what enters is made by op `source`, and op `gap` stands for all that happens behind it.
 
     Attributes:
-        graph: values that last are of size 0. ops: per op of it the op of the whole graph; -1 for source and gap.
+        graph: forward values that last are of size 0. ops: per op of it the op of the whole graph; -1 for source and gap.
         gap: its position; the forward ops come before it.
     """
 
@@ -204,8 +208,9 @@ def block(segments: Segments, number: int) -> Block:
     def define(old: tuple[int, ...]) -> tuple[int, ...]:
         for value in old:
             ids[value] = len(values)
-            size = 0 if segments.lasting[value] else whole.values[value].size
-            values.append(Value(f"v{value}", size, value in passes))
+            lasts = segments.lasting[value]
+            size = 0 if lasts and whole.producer[value] < segment.backward.start else whole.values[value].size
+            values.append(Value(f"v{value}", size, lasts or value in passes))
         return tuple(ids[value] for value in old)
 
     def known(old: tuple[int, ...]) -> tuple[int, ...]:
