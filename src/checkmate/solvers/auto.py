@@ -119,7 +119,8 @@ class _Auto:
                 self.search.proven_infeasible = True
                 return
             self.search.raise_bound(relaxed.bound, f"bound from {len(stages)} snapshots")
-            self.outdone = self._loose() and rounds > 0 and relaxed.bound < (1 - _LOOSE) * self.search.lower_bound
+            behind = relaxed.bound < (1 - _LOOSE) * self.search.lower_bound
+            self.outdone = behind and not relaxed.exact and rounds > 0 and self._loose()
             # Without window cuts most relaxations are solved sooner; those that are not solved have the better bound with them.
             self.windows ^= not relaxed.exact
             violating = self._decode(stages, relaxed)
