@@ -11,10 +11,11 @@ import tensorflow as tf
 
 import checkmate
 import checkmate.tf2
-from checkmate.tf2 import plan_cache, planning
+from checkmate.tf2 import plan_cache, planning, profile
 from checkmate.tf2.keras_step import build, training_step
 from checkmate.tf2.options import Options
 from checkmate.tf2.planning import make_plan
+from checkmate.tf2.profile import profile_ops
 from checkmate.tf2.step import capture_step
 from tf2_models import CASES, tensors
 
@@ -70,6 +71,34 @@ def test_a_variable_is_updated_as_soon_as_its_gradient_is_there() -> None:
     assert len(gradients) <= 6  # what is not here is used up in the op that makes it
     assert all(graph.last_use[number] - graph.producer[number] <= 3 for number in gradients)
     assert graph.no_recompute_peak - graph.fixed_memory < 3 * kernel
+
+
+def test_what_is_made_large_from_small_things_is_made_late() -> None:
+    """The gradient of batch norm adds up tensors, two of which are a number per channel written out: not all are there at once."""
+    layers = [keras.layers.Conv2D(32, 3, padding="same", use_bias=False), keras.layers.BatchNormalization()]
+    model = keras.Sequential([keras.Input((32, 32, 3)), *layers, keras.layers.GlobalAveragePooling2D()])
+    x, y = tf.zeros((8, 32, 32, 3)), tf.zeros((8, 32))
+    graph = checkmate.tf2.capture(model, "mse", x, y, keras.optimizers.SGD(0.1), cost_model="flops")
+    activation = 8 * 32 * 32 * 32 * 4
+    assert max(value.size for value in graph.values) == activation
+    assert graph.min_working_set - graph.fixed_memory < 3.1 * activation
+
+
+def test_a_workspace_does_not_depend_on_the_memory_pool(directory: Path) -> None:
+    """The pool gives out a free block whole that is less than twice as large as asked for; that is no workspace of the op."""
+    mebi = 2**20
+    function = tf.function(lambda x: tf.raw_ops.Tanh(x=x), autograph=False)
+    graph = function.get_concrete_function(tf.TensorSpec([2 * mebi // 4 + 64])).graph
+    (op,) = [op for op in graph.get_operations() if op.type == "Tanh"]
+    pieces = [tf.raw_ops.Empty(shape=[3 * mebi], dtype=tf.uint8, init=False) for _ in range(20)]
+    del pieces[::2]
+    profile._cache.cache_clear()
+    try:
+        (cost,) = profile_ops([op]).values()
+    finally:
+        profile._cache.cache_clear()
+    assert len(pieces) == 10
+    assert cost.workspace == 0
 
 
 def test_a_plan_is_ported_to_another_batch_size(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = "checkmate-costs"
-VERSION = 1
+VERSION = 2
 
 
 def cache_directory() -> Path:

@@ -11,9 +11,16 @@ import numpy as np
 import tensorflow as tf
 
 from .internals import onednn_is_on
+from .kinds import SMALL
 
 #: Bytes: what TensorFlow asks of the address of a tensor.
 _ALIGNED = 64
+
+#: Bytes: few blocks are larger than a power of two by no more than this.
+_ODD = 4096
+
+#: So many free blocks are taken away at most.
+_MOST_HOLES = 10_000
 
 
 @dataclass
@@ -62,15 +69,45 @@ def make_room(amount: int) -> None:
             tf.raw_ops.Empty(shape=[amount], dtype=tf.uint8, init=False)
 
 
+@contextmanager
+def exact_pieces(largest: int) -> Iterator[None]:
+    """In this block the memory pool of the CPU gives out pieces of up to `largest` bytes that are as large as asked for.
+
+    It would rather give out a free block whole that is less than twice as large (see `make_room`). Such blocks are taken here
+    until the block ends; nothing is written to them.
+    """
+    device = default_device()
+    taken: list[tf.Tensor] = []
+    size = SMALL
+    while device == "CPU:0" and counts_memory(device) and size < 2 * largest and len(taken) < _MOST_HOLES:
+        try:
+            with measure(device) as seen:
+                piece = tf.raw_ops.Empty(shape=[size + _ODD], dtype=tf.uint8, init=False)
+        except tf.errors.ResourceExhaustedError:
+            break
+        if (seen.added or 0) < size + 2 * _ODD:
+            size *= 2  # cut from a block of twice the size, or luckily exact
+        else:
+            taken.append(piece)
+        del piece
+    yield
+
+
+def outside(array: np.ndarray, dtype: tf.DType) -> tf.Tensor:
+    """A copy of an array on the CPU in memory that TensorFlow's allocator knows nothing of, if the type of element allows it."""
+    memory = np.empty(array.nbytes + _ALIGNED, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNED
+    with suppress(BufferError, TypeError, RuntimeError):  # numpy cannot pass it on: bfloat16, for one
+        copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+        copy[...] = array
+        return tf.experimental.dlpack.from_dlpack(copy.__dlpack__())
+    return tf.constant(array, dtype)
+
+
 def zeros_outside(shape: tf.TensorShape, dtype: tf.DType) -> tf.Tensor:
     """Zeros on the CPU in memory that TensorFlow's allocator knows nothing of, if the type of element allows it."""
-    size = shape.num_elements() * dtype.size
     if dtype.is_floating or dtype.is_integer or dtype.is_bool:
-        memory = np.zeros(size + _ALIGNED, np.uint8)
-        begin = -memory.ctypes.data % _ALIGNED
-        with suppress(BufferError, TypeError, RuntimeError):  # numpy cannot pass it on: bfloat16, for one
-            array = memory[begin : begin + size].view(dtype.as_numpy_dtype).reshape(shape)
-            return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+        return outside(np.zeros(shape, dtype.as_numpy_dtype), dtype)
     return tf.zeros(shape, dtype)
 
 

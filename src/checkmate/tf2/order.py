@@ -1,17 +1,21 @@
-"""The order in which the ops of a step run first: as they were made, but every variable is updated as early as it can be.
+"""The order in which the ops of a step run first: as they were made, with two exceptions that save memory.
 
-Keras updates all variables when all gradients are there. One by one, as soon as its own gradient is known, frees that
-gradient at once; numbers do not change, because a tensor read from a variable keeps its value.
+Every variable is updated as early as it can be. Keras updates all variables when all gradients are there. One by one, as soon
+as its own gradient is known, frees that gradient at once; numbers do not change, because a tensor read from a variable keeps
+its value.
+
+What is made large from small things, such as the gradient of a mean, is made as late as it can be.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from .internals import is_stateful
-from .kinds import ALIASES, source
+from .kinds import ALIASES, SMALL, is_recomputable, source, tensor_bytes
 
 _GRADIENT = "gradient_tape"  # in the names of the ops of a backward pass
 
@@ -76,6 +80,31 @@ def with_early_updates(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
     for number, op in enumerate(head):
         order += [op, *following.get(number, ())]
     return order + [op for op in tail if op.name not in placed]
+
+
+def with_late_broadcasts(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """Move what makes large tensors of none to right before the first op that reads them; so too what reads only such.
+
+    Args:
+        ops: in a topological order.
+    """
+    before = {op.name: [source(tensor).op for tensor in op.inputs] for op in ops}
+    readers = Counter(name for op in ops for name in {one.name for one in before[op.name]})
+    waited_for = {one.name for op in ops for one in op.control_inputs}
+    late: dict[str, list[tf.Operation]] = {}
+    for op in ops:
+        large = [source(tensor).op.name for tensor in op.inputs if tensor_bytes(tensor) > SMALL]
+        movable = is_recomputable(op) or (op.type in ALIASES and large)
+        if movable and readers[op.name] and op.name not in waited_for and all(n in late and readers[n] == 1 for n in large):
+            late[op.name] = before[op.name]
+    order: list[tf.Operation] = []
+    placed: set[str] = set()
+    for op in ops:
+        if op.name not in late:
+            for one in before[op.name]:
+                order += reversed(_not_placed(one, late, placed))
+            order.append(op)
+    return order
 
 
 def _not_placed(op: tf.Operation, before: dict[str, list[tf.Operation]], placed: set[str]) -> list[tf.Operation]:

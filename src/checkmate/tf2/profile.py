@@ -23,7 +23,7 @@ from .capture import OpCost
 from .flops import flops, moved_bytes
 from .internals import copy_op, eager_attributes, is_stateful, onednn_is_on, run_op
 from .kinds import SMALL, is_opaque, is_shape, tensor_bytes
-from .measure import counts_memory, default_device, measure
+from .measure import counts_memory, default_device, exact_pieces, measure, outside
 from .trace import shape_value
 
 _SECONDS_PER_OP = 0.03  # time budget of one signature's timed runs ...
@@ -54,13 +54,15 @@ def profile_ops(
         return costs
     cache = _cache(default_device())
     todo = [key for key in groups if cache.get(key) is None]
+    largest = max((tensor_bytes(t) for key in todo for t in groups[key][0].outputs), default=0)
     try:
-        for number, key in enumerate(todo):
-            measured = _measured(groups[key][0])
-            if measured is not None:
-                cache.put(key, [measured.seconds, float(measured.workspace)])
-            if progress is not None:
-                progress(number + 1, len(todo))
+        with exact_pieces(largest):
+            for number, key in enumerate(todo):
+                measured = _measured(groups[key][0])
+                if measured is not None:
+                    cache.put(key, [measured.seconds, float(measured.workspace)])
+                if progress is not None:
+                    progress(number + 1, len(todo))
     finally:  # what was measured before an interrupt is worth keeping
         _random.cache_clear()  # these are live tensors too
         cache.save()
@@ -192,7 +194,9 @@ def _made_up(tensor: tf.Tensor) -> tf.Tensor:
 def _random(shape: tuple[int, ...], dtype: tf.DType) -> tf.Tensor:
     generator = np.random.default_rng(0)
     if dtype.is_floating:
-        return tf.cast(tf.constant(generator.uniform(0.1, 1.0, shape).astype(np.float32)), dtype)
-    if dtype.is_bool:
-        return tf.constant(generator.uniform(size=shape) < 0.5)
-    return tf.zeros(shape, dtype)
+        made = generator.uniform(0.1, 1.0, shape).astype(dtype.as_numpy_dtype)
+    elif dtype.is_bool:
+        made = generator.uniform(size=shape) < 0.5
+    else:
+        made = np.zeros(shape, dtype.as_numpy_dtype)
+    return outside(made, dtype) if default_device() == "CPU:0" else tf.constant(made, dtype)

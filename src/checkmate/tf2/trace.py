@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from .internals import is_stateful, variable_bytes
 from .kinds import ALIASES, SMALL, is_shape, source, tensor_bytes
-from .order import in_creation_order, in_order_of, with_early_updates
+from .order import in_creation_order, in_order_of, with_early_updates, with_late_broadcasts
 from .rewrite import hide_counts, rewritten
 
 #: Producers of what is there during the whole step: inputs, constants, variables.
@@ -86,8 +86,9 @@ def trace(function: Callable[..., Any], specs: Sequence[Any], *, varying_batch: 
     wanted = [source(t).op for t in outputs] + [op for op in ops if is_stateful(op) and op.type not in _FIXED]
     needed = _reachable(wanted)
     order = [op for op in in_creation_order(ops) if op.name in needed and op.type != "Placeholder"]
+    order = with_late_broadcasts(with_early_updates(order))
     structure = concrete.structured_outputs
-    return Traced(graph, with_early_updates(order), inputs, outputs, captured, structure, found is not None)
+    return Traced(graph, order, inputs, outputs, captured, structure, found is not None)
 
 
 def root(tensor: tf.Tensor) -> tf.Tensor:
