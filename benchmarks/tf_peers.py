@@ -27,13 +27,14 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from worker import result_of
 
 NAMES = ("vgg19", "resnet50", "mobilenet", "unet", "transformer")
 MEBI = 2**20
@@ -290,28 +291,21 @@ def main() -> int:
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        comparison = Comparison(options.worker, options.size, options.batch, options.time_limit, options.segments)
-        rows = [way.row() for way in comparison.run(options.rounds)]
+        name, size, batch, rounds, time_limit, segments = json.loads(options.worker)
+        rows = [way.row() for way in Comparison(name, size, batch, time_limit, segments).run(rounds)]
         print(json.dumps({"rows": rows, "environment": environment()}))
         return 0
+    settings = {name: getattr(options, name) for name in ("size", "batch", "rounds", "time_limit", "segments")}
     results: dict[str, Any] = {}
-    about: dict[str, Any] = {}
     for name in options.model or NAMES:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        command = [sys.executable, __file__, "--worker", name, "--size", options.size, "--rounds", str(options.rounds)]
-        command += ["--segments", *map(str, options.segments)]
-        command += ["--time-limit", str(options.time_limit), *(["--batch", str(options.batch)] if options.batch else [])]
-        process = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, check=True
-        )
-        made = json.loads(process.stdout.splitlines()[-1])
-        about = made["environment"]
+        made = result_of(__file__, [name, *settings.values()])
         results[name] = {"rows": made["rows"], "verdict": verdict(made["rows"])}
         print(table(name, made["rows"]), flush=True)
-    settings = {"size": options.size, "batch": options.batch, "rounds": options.rounds, "segments": options.segments, "seed": 0}
-    data = {"environment": about, "settings": settings, "networks": results}
-    options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    plot(results, options.output.with_suffix(".png"))
+        # A run that is cut off keeps what it has.
+        data = {"environment": made["environment"], "settings": {**settings, "seed": 0}, "networks": results}
+        options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        plot(results, options.output.with_suffix(".png"))
     return 0 if all(result["verdict"]["passed"] for result in results.values()) else 1
 
 
