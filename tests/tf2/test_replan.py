@@ -71,6 +71,44 @@ def test_an_understatement_leads_to_a_new_plan(
         assert again.plans[0].rehearsed_peak == step.plans[0].rehearsed_peak
 
 
+def test_where_no_more_room_can_be_had_less_is_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """How much a plan takes beyond what is modelled is a matter of chance: here only plans with little room do."""
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    case = CASES["conv"]()
+    model = case.make()
+    graph = checkmate.tf2.capture(model, case.loss, case.x, case.y, case.optimizer())
+    budget = int(0.6 * graph.no_recompute_peak)
+    margins: list[int] = []
+
+    def rehearse(executor: Any, limit: int) -> int:
+        margins.append(executor.plan.margin)
+        fits = len(margins) > 1 and executor.plan.margin < 0.2 * budget
+        return int(limit - 0.1 * budget if fits else limit + 0.5 * budget)
+
+    monkeypatch.setattr(EXECUTE.Executor, "rehearse", rehearse)
+    step = checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget=budget, time_limit=1, gap=0.05)
+    assert step.plans[0].margin == margins[-1] < 0.2 * budget
+    assert margins[0] < margins[-1] < margins[1]
+    assert len(margins) <= 5
+    monkeypatch.setattr(EXECUTE.Executor, "rehearse", lambda executor, limit: int(1.5 * limit))
+    with pytest.raises(checkmate.InfeasibleBudget):
+        checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget=budget + 1, time_limit=1, gap=0.05)
+
+
+def test_a_plan_just_within_the_budget_is_found_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where there is no more room to be had it is taken, and the next process takes it too."""
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    case = CASES["conv"]()
+    model, optimizer = case.make(), case.optimizer()
+    smallest = checkmate.minimum_budget(checkmate.tf2.capture(model, case.loss, case.x, case.y, optimizer)).smallest_found
+    monkeypatch.setattr(EXECUTE.Executor, "rehearse", lambda executor, limit: limit)
+    for _ in range(2):
+        step = checkmate.tf2.compile(
+            model, case.loss, optimizer, case.x, case.y, budget=int(1.001 * smallest), time_limit=1, gap=0.05
+        )
+        assert step.plans[0].rehearsed_peak == step.plans[0].budget
+
+
 def test_the_rehearsal_tells_the_peak_wherever_the_batch_lies() -> None:
     """The memory pool finds room elsewhere when batches come and go; a step must not take more for it than was promised."""
     case = CASES["conv"]()

@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import Any
 
 import tensorflow as tf
@@ -30,6 +31,9 @@ _NOISE = 200
 
 #: So many plans may fail before the room that they leave is doubled each time.
 _PATIENCE = 3
+
+#: Where there is no more room to be had, so many plans with less room are tried.
+_MORE_PLANS = 4
 
 #: Seconds of a step that is tried out again also where an earlier process did: memory may lie otherwise in this one.
 _QUICK = 1.0
@@ -128,6 +132,7 @@ class _Shaped:
             owner.function, specs, owner.options, owner.name, to_run=True, varying_batch=owner.varying_batch
         )
         self.margin = margin
+        self.tried: list[int] = []  # margins whose plans passed the budget, and those that no schedule can leave
         self.failures = int(margin > 0)
         self.warned = False
         self._plan()
@@ -142,15 +147,20 @@ class _Shaped:
             self.margin, self.failures = known.margin, known.failures
         elif not self.failures:
             self.margin = budget // _SPARE
-        self.stale, just = True, False
+        self.stale, just, tries = True, False, _MORE_PLANS
         while self.stale:
             self.stale = False
             try:
                 self.plan = self._make_plan(options)
-            except InfeasibleBudget:
-                if not just:
+            except InfeasibleBudget as error:
+                if just:
+                    break  # no more room to be had: what the plan before took was just within the budget
+                most = self.margin - (error.smallest_found - budget)
+                other = self._other_margin(most, budget // 100) if tries else None
+                if other is None:
                     raise
-                break  # no more room to be had: what the plan before took was just within the budget
+                self.margin, self.stale, tries = other, True, tries - 1
+                continue
             self.executor = Executor(self.captured, self.plan)
             if known is not None and known.is_about(self.plan.schedule) and self.plan.schedule.cost > _QUICK:
                 self.plan.rehearsed_peak = known.rehearsed_peak
@@ -164,6 +174,7 @@ class _Shaped:
                         # Not a warning: nothing was trained above the budget, and nothing will be.
                         _LOG.warning("a rehearsal of the step %s: it is planned again with more room", self._peaked(added))
                 just = self.plan.rehearsed_peak <= budget
+        self.margin = self.plan.margin
         if self.plan.rehearsed_peak is not None:
             schedule = self.plan.schedule
             lesson = Lesson(self.margin, self.failures, schedule.cost, schedule.peak, self.plan.rehearsed_peak)
@@ -180,6 +191,17 @@ class _Shaped:
                 raise
             self.margin = 0  # nobody knows yet whether it is needed
             return make_plan(self.captured, options, others=others)
+
+    def _other_margin(self, most: int, least: int) -> int | None:
+        """A margin that is not larger than `most` bytes and lies apart from those tried by more than `least`; None if there is none.
+
+        How much a schedule takes beyond what is modelled differs from one to the next, so one that leaves less room may do.
+        """
+        tried = sorted(margin for margin in self.tried if margin <= most)
+        if not tried or most - tried[-1] > least:
+            return most if tried else None
+        gap, low = max(((high - low, low) for low, high in pairwise(tried)), default=(0, 0))
+        return low + gap // 2 if gap > 2 * least else None
 
     def _total(self, added: int) -> int:
         return added + self.captured.traced.fixed_bytes + self.plan.reserved
@@ -223,6 +245,7 @@ class _Shaped:
     def _make_stale(self, peak: int) -> None:
         """The next plan leaves more room, for this one took so many bytes."""
         self.failures += 1
+        self.tried.append(self.plan.margin)
         # In whole steps, so that the next process meets the same problem and finds its plan in the cache.
         unit = self.plan.budget // 200 + 1
         room = -(-(peak - self.plan.modelled_peak) // unit) * unit
