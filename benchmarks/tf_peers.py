@@ -9,7 +9,8 @@
 
 Each network runs in a process of its own. A peak is the most bytes that TensorFlow's allocator had in use in a step, beyond
 what was there before it, plus the step's inputs and variables. Times are medians over rounds in which every way takes one
-step, in turn; "against" is the median over the rounds of our time over the other's, at a budget of the other's peak.
+step, ours and what it is compared with one right after the other; "against" is the median over the rounds of our time over the
+other's, at a budget of the other's peak.
 The optimizer (SGD) and the data are the same. Note what the others change: with them batch norm updates its statistics
 twice for recomputed layers; ours does not.
 
@@ -94,12 +95,14 @@ class Comparison:
         for setting in ({"mode": "full"}, {"mode": "activations"}, {"mode": "larger_than", "output_size_threshold": 2**16}):
             self._add("remat", str(setting["mode"]), lambda setting=setting: self._remat(setting))
         self._add_ours()
-        for _ in range(rounds):
-            for way in self.ways:
-                if way.step is not None and way.error is None:
-                    started = time.perf_counter()
-                    way.step(self.x, self.y)
-                    way.seconds.append(time.perf_counter() - started)
+        # What is compared goes one right after the other, now this first, now that: the machine's speed drifts within a round.
+        order = sorted((way for way in self.ways if way.step is not None), key=lambda way: way.against or way.title)
+        for number in range(rounds):
+            for way in order if number % 2 else reversed(order):
+                assert way.step is not None
+                started = time.perf_counter()
+                way.step(self.x, self.y)
+                way.seconds.append(time.perf_counter() - started)
         return self.ways
 
     def _add(self, name: str, setting: str, make: Callable[[], Callable[[Any, Any], Any]], **about: Any) -> Way:
@@ -148,7 +151,9 @@ class Comparison:
             if len(cuts) > 2 and tuple(cuts) not in done:
                 done.add(tuple(cuts))
                 forward = layered.recomputed(cuts)
-                self._add("segments", str(len(cuts) - 1), lambda model=model, forward=forward: self._step(model, forward))
+                alike = sum(len(other) == len(cuts) for other in done) - 1
+                setting = f"{len(cuts) - 1}{'abcdef'[alike - 1] if alike else ''}"
+                self._add("segments", setting, lambda model=model, forward=forward: self._step(model, forward))
 
     def _add_ours(self) -> None:
         import checkmate
