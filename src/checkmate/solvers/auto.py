@@ -20,7 +20,7 @@ from .exact import ALL, FIRST, exact
 from .forest_bound import ForestBound
 from .greedy import SETTINGS, Greedy
 from .large import MANY_OPS, TOO_MANY_OPS, large
-from .nested_bound import nested_bound, repeats
+from .nested_bound import PRICES, nested_bound, repeats
 from .problem import Bools, problem_of
 from .residency import least_peak_bound
 from .search import Search
@@ -48,12 +48,14 @@ _ROUGH = 0.1
 _LOOSE = 0.01
 #: Nested checkpointing is tried while the gap is loose: once for each of these numbers of ops per segment (and kinds of cuts, see
 #: segments.py, the tail as a share of the room), with so many segments at least and at most, for this share of the time limit.
-_NESTS = ((50, False, 0.0), (50, False, 1.0), (340, False, 0.0), (25, True, 0.0), (25, False, 0.0))
+_NESTS = ((25, False, 1.0), (50, False, 0.0), (340, False, 0.0), (25, True, 0.0), (25, False, 0.0))
 _FEWEST_SEGMENTS, _MOST_SEGMENTS, _NEST_SHARE = 4, 100, 0.25
 #: Share of the time limit for the bound from prices.
 _FOREST_SHARE = 0.3
-#: The nested bound is tried for these cuts: every so many of the places to cut at, the first few left out.
+#: The nested bound is tried for these cuts, the better ones first: every so many of the places to cut at, the first few left out.
 _CUTS = ((2, 1), (1, 0), (2, 0), (4, 1))
+#: The better of the first two is tried again with so many prices; and the share of the time limit for all.
+_MORE_PRICES, _NEST_BOUND_SHARE = 108, 0.4
 #: Rounds spent on improving a schedule that is within the gap already, each of at most this many seconds.
 _POLISH_ROUNDS, _POLISH_SECONDS = 2, 1.0
 #: Fractions of the violation by which the budget is lowered to read feasible schedules off the relaxation.
@@ -163,7 +165,7 @@ class _Auto:
             self._climb()
         if not self.search.done() and self._loose() and self.search.best_cost < annealed:
             self._anneal(violating, rounds)
-        for _ in range(2):
+        for _ in range(2 if rounds else 1):
             self._nest()
 
     def _finished(self, polish: int) -> bool:
@@ -289,15 +291,20 @@ class _Auto:
 
     def _nest_bound(self) -> None:
         """What snapshots that follow one another cannot see: near the least memory much is recomputed more than once."""
-        search, latest = self.search, self.search.seconds() + _NEST_SHARE * self.search.time_limit
-        for step, shift in _CUTS:
-            if not self._loose():
-                return
-            if not repeats(self.problem, step, shift):
-                continue
-            room = search.budget - self.graph.fixed_memory
-            found = nested_bound(self.problem, room, step, shift, lambda: search.done() or search.seconds() > latest)
-            search.raise_bound(found, "bound from nested snapshots")
+        latest = self.search.seconds() + _NEST_BOUND_SHARE * self.search.time_limit
+        cuts = [cut for cut in _CUTS if self._loose() and repeats(self.problem, *cut)]
+        found = {cut: self._nested(cut, latest) for cut in cuts[:2] if self._loose()}
+        if found and self._loose():
+            self._nested(max(found, key=lambda cut: found[cut]), latest, _MORE_PRICES)
+        for cut in cuts[2:]:
+            if self._loose():
+                self._nested(cut, latest)
+
+    def _nested(self, cut: tuple[int, int], latest: float, prices: int = PRICES) -> float:
+        search, room = self.search, self.search.budget - self.graph.fixed_memory
+        found = nested_bound(self.problem, room, *cut, lambda: search.done() or search.seconds() > latest, prices)
+        search.raise_bound(found, "bound from nested snapshots")
+        return found
 
     def _forest_bound(self) -> None:
         """What small programs with few snapshots cannot see, at many snapshots."""

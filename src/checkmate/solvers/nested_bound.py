@@ -24,7 +24,7 @@ from .problem import Bools, Floats, Ints, Problem
 from .segments import LIKE, LONG, RADIUS, last_forward_use, passing
 
 #: Prices tried: so many, from the first to the second of these multiples of the average cost per byte; and 0.
-_PRICES, _CHEAPEST, _DEAREST = 36, 0.3, 70.0
+PRICES, _CHEAPEST, _DEAREST = 36, 0.3, 70.0
 #: Places through which less passes than this share of the most are no places to cut at.
 _SMALL = 0.02
 #: Most units of memory that one big value is counted as.
@@ -34,23 +34,26 @@ _NEARLY = 0.9
 _NEVER = np.iinfo(np.int64).max
 
 
-def nested_bound(problem: Problem, room: float, step: int, shift: int = 0, stop: Callable[[], bool] = lambda: False) -> float:
+def nested_bound(
+    problem: Problem, room: float, step: int, shift: int = 0, stop: Callable[[], bool] = lambda: False, prices: int = PRICES
+) -> float:
     """A lower bound on the cost of every schedule of the graph, ideal cost included; 0 if it does not fall apart.
 
     Args:
         room: bytes, without fixed memory.
         step, shift: of the places where few bytes pass, cut at every `step`-th, and leave out the first `shift` of them.
         stop: True gives up.
+        prices: how many are tried; more are better, and take longer.
     """
     layout = _lay_out(problem, step, shift)
     if layout is None:
         return 0.0
-    prices = _prices(problem)
-    tables = price_blocks(layout.blocks, prices, stop)
+    grid = _prices(problem, prices)
+    tables = price_blocks(layout.blocks, grid, stop)
     if tables is None:
         return 0.0
     ideal = problem.graph.ideal_cost
-    return float(ideal + max(0.0, _recomputed(problem, layout, tables, prices, room, stop)))
+    return float(ideal + max(0.0, _recomputed(problem, layout, tables, grid, room, stop)))
 
 
 def repeats(problem: Problem, step: int, shift: int = 0) -> bool:
@@ -281,10 +284,10 @@ def _gradients(problem: Problem, layout: _Layout, prices: Floats) -> Floats:
 # --- putting the blocks together ---
 
 
-def _prices(problem: Problem) -> Floats:
+def _prices(problem: Problem, count: int) -> Floats:
     forward = ~problem.backward
     average = problem.cost[forward].sum() / max(1.0, problem.size[forward[problem.producer]].sum())
-    return np.concatenate([[0.0], average * np.geomspace(_CHEAPEST, _DEAREST, _PRICES)])
+    return np.concatenate([[0.0], average * np.geomspace(_CHEAPEST, _DEAREST, count)])
 
 
 def _recomputed(
