@@ -72,7 +72,7 @@ class ForestBound:
         self._idle_steps = self._idle_steps + 1 if found.bound < self.bound + _SMALL_GAIN * ideal else 0
         self.bound = max(self.bound, found.bound - _SAFETY * ideal)
         self.exhausted = self._idle_steps >= _PATIENCE or np.isinf(self.bound)
-        retained = forest.retained(found.recomputed)
+        retained = forest.retained(found.held)
         self._missed = forest.missed(retained)
         return retained
 
@@ -132,13 +132,13 @@ class ForestBound:
 
 @dataclass(frozen=True)
 class _Answer:
-    """For some prices: the bound, how many more bytes than the room are live at each snapshot, as a share of the room, and per
-    value of the forest the groups in which it is recomputed, as bits."""
+    """For some prices: the bound, how many more bytes than the room are live at each snapshot, as a share of the room, and whether
+    each value of the forest is (snapshots, values)."""
 
     prices: Floats
     bound: float
     excess: Floats
-    recomputed: Ints
+    held: Bools
 
 
 class _Forest:
@@ -201,7 +201,7 @@ class _Forest:
 
     def solve(self, prices: Floats) -> _Answer:
         rent = np.where(self._never, np.inf, prices[:, None] * self._weight)
-        total, recomputed, usage = _solve(
+        total, held = _solve(
             self._first,
             self._width,
             self._cost,
@@ -210,25 +210,17 @@ class _Forest:
             self._children,
             self._offsets,
             rent,
-            self._weight,
             self._used,
             *self._tables,
         )
         bound = self.problem.graph.ideal_cost + total - float(prices @ self._left)
-        return _Answer(prices, bound, usage - self._left, recomputed)
+        return _Answer(prices, bound, (self._weight * held).sum(1) - self._left, held)
 
-    def retained(self, recomputed: Ints) -> list[Bools]:
-        """Per snapshot the values that are live across it."""
-        held = [np.zeros(self.problem.graph.num_values, np.bool_) for _ in self._left]
-        for i, value in enumerate(self._values):
-            begin, above = int(self._first[i]), int(self._parent[i])
-            wanted = (int(recomputed[above]) << int(self._first[above])) if above >= 0 else 0
-            needed = False
-            for k in range(begin + int(self._width[i]) - 1, begin - 1, -1):
-                again = int(recomputed[i]) >> (k - begin) & 1
-                needed = not again and bool(needed or self._used[k, i] or wanted >> k & 1)
-                held[k][value] = needed
-        return held
+    def retained(self, held: Bools) -> list[Bools]:
+        """Per snapshot the values (length m) that an answer holds."""
+        retained = np.zeros((len(held), self.problem.graph.num_values), np.bool_)
+        retained[:, self._values] = held
+        return list(retained)
 
     def missed(self, retained: list[Bools]) -> Floats:
         """Per stage, bytes above the room if all that is live before or read by then, and again later, stays until then.
@@ -272,12 +264,11 @@ def _solve(
     children: Ints,
     offsets: Ints,
     rent: Floats,
-    weight: Floats,
     used: Bools,
     made: Floats,
     wanted: Floats,
-) -> tuple[float, Ints, Floats]:
-    """Least cost of recomputations and rents; the groups in which each value is recomputed then; what is live at each snapshot.
+) -> tuple[float, Bools]:
+    """Least cost of recomputations and rents; and which values are live then at each snapshot.
 
     Args:
         made, wanted: tables to fill: per value and set of groups (bits) the least cost if it is recomputed, or wanted, in those.
@@ -319,7 +310,7 @@ def _solve(
         if parent[i] < 0:
             total += gone[0]
     recomputed = np.zeros(count, np.int64)
-    usage = np.zeros(len(rent))
+    held = np.zeros(rent.shape, np.bool_)
     for i in range(count - 1, -1, -1):
         above = 0
         if parent[i] >= 0:
@@ -338,9 +329,8 @@ def _solve(
         needed = False
         for k in range(width[i] - 1, -1, -1):
             needed = not (recomputed[i] >> k & 1) and (needed or used[first[i] + k, i] or (above >> k & 1) == 1)
-            if needed:
-                usage[first[i] + k] += weight[first[i] + k, i]
-    return total, recomputed, usage
+            held[first[i] + k, i] = needed
+    return total, held
 
 
 def _best_prices(forest: _Forest, start: Floats, stop: Callable[[], bool]) -> _Answer:
