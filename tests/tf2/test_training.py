@@ -43,7 +43,8 @@ def test_training_is_identical_and_within_the_budget(name: str) -> None:
     expected, losses, added = train_plain(case)
     for level in LEVELS[name]:
         budget = int(least + level * (graph.no_recompute_peak - least))
-        variables, values, plan = train(case, budget)
+        # By FLOPs: measured times, and with them the plan and how the allocator's blocks fall, differ from run to run.
+        variables, values, plan = train(case, budget, cost_model="flops")
         assert identical(variables, expected), level
         assert values == losses
         assert plan.schedule.num_recomputations > 0
