@@ -150,7 +150,8 @@ class _Forest:
     def __init__(self, problem: Problem, room: float, snapshots: list[int]):
         self.problem, self.room, count, m = problem, room, len(snapshots), problem.graph.num_values
         self._snapshots = snapshots
-        first, width, main = self._groups(problem, snapshots)
+        first, width = self._groups(problem, snapshots)
+        main = problem.largest_output
         self._values = np.array([v for v in main if v >= 0 and width[v] > 0], np.int64)
         values = self._values
         place = np.full(m + 1, -1)  # entry -1: none
@@ -183,20 +184,17 @@ class _Forest:
         self._left = left / room
 
     @staticmethod
-    def _groups(problem: Problem, snapshots: list[int]) -> tuple[Ints, Ints, Ints]:
-        """Per value the first snapshot at which it can be live, and at how many; and per op its largest output, or -1."""
+    def _groups(problem: Problem, snapshots: list[int]) -> tuple[Ints, Ints]:
+        """Per value the first snapshot at which it can be live, and at how many."""
         until = problem.useful_until(problem.recomputable)
         first = np.searchsorted(snapshots, problem.producer)
         last = np.where(problem.keep, len(snapshots), np.searchsorted(snapshots, until))
-        main = np.full(problem.graph.num_ops, -1)
-        for number, op in enumerate(problem.graph.ops):
-            main[number] = max(op.outputs, key=lambda value: problem.size[value], default=-1)
-        return first, last - first, main
+        return first, last - first
 
     @staticmethod
     def entries(problem: Problem, snapshots: list[int]) -> int:
         """How large the tables are."""
-        _, width, _ = _Forest._groups(problem, snapshots)
+        _, width = _Forest._groups(problem, snapshots)
         return int((2.0 ** np.maximum(width, 0)).sum())
 
     def solve(self, prices: Floats) -> _Answer:

@@ -83,6 +83,11 @@ class Problem:
         return compressed([op.outputs for op in self.graph.ops])
 
     @cached_property
+    def largest_output(self) -> Ints:
+        """Per op the first of its largest outputs, or -1."""
+        return np.array([max(op.outputs, key=lambda value: self.size[value], default=-1) for op in self.graph.ops], np.int64)
+
+    @cached_property
     def place(self) -> Ints:
         """Per value its place among the outputs of its producer."""
         pointers, values = self.outputs
