@@ -1,8 +1,8 @@
 """A schedule -> ops in the graph that is being built, in an order that TensorFlow keeps.
 
 The order needs control edges: without them the copies of an op are merged into one, and gradients wait for each other.
-"sparse" chains the ops that take memory, each after the one before, and lets small ops that read large values hold back
-the next of the chain; TensorFlow's graph rewriting still works on what is between. "full" chains every op.
+"sparse" has the ops that take memory wait for those before them, and for small ops that read large values: for all, or for
+those that must be over (see `overlap`); TensorFlow's graph rewriting still works on what is between. "full" chains every op.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import tensorflow as tf
 from ..schedule import Compute, Step
 from .capture import Captured
 from .internals import add_control_edge, copy_functions, copy_op, is_stateful
-from .kinds import is_big, is_handle, is_shape, needs, source, tensor_bytes
+from .kinds import is_big, is_handle, is_one_kernel, is_shape, needs, source, tensor_bytes
+from .overlap import one_by_one
 from .trace import is_fixed, root, shape_value
 
 MODES = ("sparse", "full")
@@ -25,21 +26,30 @@ MODES = ("sparse", "full")
 #: Stateful for TensorFlow, but they only read variables.
 _READERS = frozenset({"ResourceGather", "ResourceGatherNd"})
 
+#: An op that waits for more others than this waits for one that waits for them.
+_MANY = 3
+
 
 def emit(
-    captured: Captured, steps: Sequence[Step], arguments: Sequence[tf.Tensor], mode: str = "sparse", dry: bool = False
+    captured: Captured,
+    steps: Sequence[Step],
+    arguments: Sequence[tf.Tensor],
+    mode: str = "sparse",
+    dry: bool = False,
+    waits: Sequence[int] | None = None,
 ) -> list[tf.Tensor]:
     """Emit the schedule into the current graph.
 
     Args:
         arguments: the step's, flat. mode: one of `MODES`.
         dry: leave out what changes variables; see `can_run_dry`.
+        waits: of `overlapping`; every op waits for all before it if there are none.
 
     Returns:
         The step's outputs, flat.
     """
     copy_functions(captured.traced.graph)
-    emitter = _Emitter(captured, arguments, mode, dry)
+    emitter = _Emitter(captured, arguments, mode, dry, one_by_one(captured, steps) if waits is None else waits)
     seen: set[int] = set()
     for step in steps:
         if isinstance(step, Compute):
@@ -59,24 +69,26 @@ def can_run_dry(captured: Captured) -> bool:
 
 
 class _Emitter:
-    def __init__(self, captured: Captured, arguments: Sequence[tf.Tensor], mode: str, dry: bool):
+    def __init__(self, captured: Captured, arguments: Sequence[tf.Tensor], mode: str, dry: bool, waits: Sequence[int]):
         traced = captured.traced
         self.mode = mode
         self.dry = dry
+        self.waits = waits
         self.left_out: list[tf.Tensor] = []
         self.tensors: dict[str, tf.Tensor] = {
             inner.name: outer for inner, outer in zip(traced.inputs, [*arguments, *traced.captured], strict=True)
         }
         self.views: dict[str, list[str]] = {}  # tensor -> what shares the memory of its latest copy
-        pairs = [pair for unit in captured.units for pair in pairwise(unit.ops) if _one_kernel(*pair)]
+        pairs = [pair for unit in captured.units for pair in pairwise(unit.ops) if is_one_kernel(*pair)]
         self.filters = {bias.name: filters for bias, filters in pairs}
         self.biases = {filters.name: bias for bias, filters in pairs}
         self.constants = _constants(traced.ops)
         self.flag = _unknown(arguments) if any(is_big(op) and op.name in self.constants for op in traced.ops) else None
         self.copies: Counter[str] = Counter()
         self.latest: dict[str, tf.Operation] = {}
-        self.previous: tf.Operation | None = None
-        self.waiting: list[tuple[tf.Operation, tf.Operation]] = []  # (original, copy): the next of the chain waits for them
+        self.number = 0  # runs of ops so far
+        self.waited_for: dict[int, tuple[tf.Operation, int]] = {}  # run -> its copy, and how many runs are over when that begins
+        self.all_over: dict[int, tf.Operation] = {}  # number -> an op that ends when so many runs are over
 
     def get(self, tensor: tf.Tensor) -> tf.Tensor:
         """The latest copy of a tensor; constants and aliases are made when they are asked for."""
@@ -97,46 +109,69 @@ class _Emitter:
 
     def run(self, op: tf.Operation) -> None:
         """Emit one op of the schedule."""
-        reading = op.type == "ReadVariableOp"
-        chained = self._is_chained(op)
-        before: list[tf.Operation] = []
-        if (filters := self.filters.get(op.name)) is not None and self._is_chained(filters):
-            before = self._edges(filters, (op, filters))
-        elif chained:
-            before = self._edges(op, (self.biases.get(op.name), op))
-        if is_stateful(op) and not reading:
-            before += self._ordered_before(op)
         for tensor in op.inputs:
             self.get(tensor)
+        if op.type == "ReadVariableOp":
+            self._copy(op, [])
+            return
+        number = self.number
+        self.number += 1
+        waits = number if self.mode == "full" else self.waits[number]
+        chained = self._is_chained(op)
+        filters = self.filters.get(op.name)
+        if filters is not None and self._is_chained(filters):
+            before = self._edges(waits, (op, filters))
+        elif chained:
+            before = self._edges(waits, (self.biases.get(op.name), op))
+        else:
+            before, waits = [], 0
+        if is_stateful(op):
+            before = [*before, *self._ordered_before(op)]
         if self.dry and is_stateful(op) and not op.outputs:
             self.latest[op.name] = self._leave_out(op, before)
         else:
             self._copy(op, before)
         new = self.latest[op.name]
-        if chained:
-            if self.mode == "full" and self.previous is not None:
-                add_control_edge(self.previous, new)
-            self.waiting = [(original, copy) for original, copy in self.waiting if _one_kernel(original, op)]
-            self.previous = new
-        elif any(not is_fixed(r) and is_big(r.op) for r in map(root, op.inputs)):
-            self.waiting.append((op, new))
+        if self.mode == "full" and number:
+            add_control_edge(self.waited_for[number - 1][0], new)
+        if chained or any(not is_fixed(r) and is_big(r.op) for r in map(root, op.inputs)):
+            self.waited_for[number] = new, waits
 
     def _is_chained(self, op: tf.Operation) -> bool:
-        return op.type != "ReadVariableOp" and (self.mode == "full" or is_big(op) or is_stateful(op))
+        return self.mode == "full" or is_big(op) or is_stateful(op)
 
-    def _edges(self, op: tf.Operation, together: tuple[tf.Operation | None, tf.Operation]) -> list[tf.Operation]:
-        """What the next op of the chain waits for.
+    def _edges(self, waits: int, together: tuple[tf.Operation | None, tf.Operation]) -> list[tf.Operation]:
+        """What an op of the chain waits for.
 
         Args:
+            waits: so many runs have to be over.
             together: the two gradients of a convolution with bias. oneDNN makes one kernel of them only if they wait for the same
                 ops; what one of them reads is left out, for graph rewriting drops such an edge on one side and not on the other.
         """
-        before = [copy for original, copy in self.waiting if not _one_kernel(original, op)]
-        before += [self.previous] if self.previous is not None else []
+        before = self._over(waits)
         if together[0] is None:
+            if len(before) > _MANY:
+                with tf.control_dependencies(before):
+                    self.all_over[waits] = tf.no_op()
+                return [self.all_over[waits]]
             return before
         read = {root(tensor).op.name for one in together if one is not None for tensor in one.inputs}
         return [copy for copy in before if not any(self.latest.get(name) is copy for name in read)]
+
+    def _over(self, count: int) -> list[tf.Operation]:
+        """Ops at whose end the first `count` runs are over."""
+        found: list[tf.Operation] = []
+        number, known = count, 0  # runs up to `known` are over when one of those found begins
+        while number > known:
+            if number in self.all_over:
+                found.append(self.all_over[number])
+                break
+            number -= 1
+            if number in self.waited_for:
+                copy, waits = self.waited_for[number]
+                found.append(copy)
+                known = max(known, waits)
+        return found
 
     def _copy(self, op: tf.Operation, before: list[tf.Operation]) -> None:
         if is_shape(op):
@@ -212,8 +247,3 @@ def _unknown(arguments: Sequence[tf.Tensor]) -> tf.Tensor | None:
         if (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool) and tensor_bytes(tensor):
             return tf.cast(tf.reshape(tensor, [-1])[0], tf.bool)
     return None
-
-
-def _one_kernel(bias: tf.Operation, filters: tf.Operation) -> bool:
-    """oneDNN runs these two gradients as one op: an edge between them would be a cycle."""
-    return bias.type == "BiasAddGrad" and filters.type == "Conv2DBackpropFilter" and bias.inputs[0].name == filters.inputs[2].name

@@ -15,10 +15,14 @@ from .eager import EagerProgram
 from .emit import can_run_dry, emit
 from .internals import without_graph_rewriting
 from .measure import counts_memory, default_device, measure, zeros_outside
+from .overlap import overlapping
 from .planning import Plan
 
 #: In the order in which they are tried.
 MODES = ("sparse", "full", "eager")
+
+#: By this part of the budget ops that overlap stay below it.
+_FURTHER = 100
 
 
 class Executor:
@@ -26,12 +30,15 @@ class Executor:
 
     Attributes:
         measured: a step of it has been measured.
+        overlap: ops may run at the same time where memory is left. On a GPU they go one by one in any case, and TensorFlow's
+            rewriting would merge copies of an op that wait for the same.
     """
 
     def __init__(self, captured: Captured, plan: Plan):
         self.captured = captured
         self.plan = plan
         self.measured = False
+        self.overlap = default_device() == "CPU:0" and captured.traced.rewritten
         self._mode = 0
         self._function: Any = None
 
@@ -46,6 +53,18 @@ class Executor:
 
     def rehearse(self, limit: int) -> int | None:
         """Bytes that the schedule adds at its peak, found by runs on zeros that change nothing; None if that cannot be done.
+
+        Ops that overlap, which run in another order each time, are to stay further below `limit` bytes than others, and run one
+        by one if they do not.
+        """
+        added = self._rehearse(limit)
+        if self.overlap and (added is None or added > limit - (limit + self.captured.traced.fixed_bytes) // _FURTHER):
+            self.overlap = False
+            added = self._rehearse(limit)
+        return added
+
+    def _rehearse(self, limit: int) -> int | None:
+        """As `rehearse`, for ops that overlap or not.
 
         Where the allocator finds room depends on where the batch lies. So the largest of three counts is taken: the batch was
         there before, is new, or is new while the one before is still there. One run is enough if it stays well below `limit`
@@ -94,6 +113,9 @@ class Executor:
             return list(function(*flat))
 
     def _give_up(self) -> None:
+        if self.overlap:
+            self.overlap, self._function = False, None
+            return
         self._mode, self._function = self._mode + 1, None
         if self.mode == "eager":
             warnings.warn(
@@ -107,9 +129,11 @@ class Executor:
     def _graph(self, dry: bool = False) -> Any:
         traced = self.captured.traced
         specs = [tf.TensorSpec(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
+        plan, steps = self.plan, self.plan.schedule.steps
+        waits = overlapping(self.captured, steps, plan.budget - plan.reserved - plan.margin) if self.overlap else None
 
         def step(*arguments: tf.Tensor) -> list[tf.Tensor]:
-            return emit(self.captured, self.plan.schedule.steps, arguments, self.mode, dry)
+            return emit(self.captured, steps, arguments, self.mode, dry, waits)
 
         return tf.function(step, autograph=False).get_concrete_function(*specs)
 

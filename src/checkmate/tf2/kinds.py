@@ -120,3 +120,8 @@ def counts_elements(op: tf.Operation) -> bool:
     while divisor.type == "Cast":
         divisor = divisor.inputs[0].op
     return divisor.type == "Const" and "gradient_tape" in divisor.name
+
+
+def is_one_kernel(bias: tf.Operation, filters: tf.Operation) -> bool:
+    """OneDNN runs these two gradients as one op: an edge between them would be a cycle."""
+    return bias.type == "BiasAddGrad" and filters.type == "Conv2DBackpropFilter" and bias.inputs[0].name == filters.inputs[2].name

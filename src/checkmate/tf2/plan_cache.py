@@ -49,8 +49,9 @@ class Lesson:
     """What trying a plan out has shown.
 
     Attributes:
-        margin: bytes that the plan leaves free. failures: plans that passed the budget before it was found. cost, peak: of its schedule, to know it again.
-        rehearsed_peak: bytes.
+        margin: bytes that the plan leaves free. failures: plans that passed the budget before it was found. cost, peak: of its
+            schedule, to know it again.
+        rehearsed_peak: bytes. overlap: ops could run at the same time where memory was left.
     """
 
     margin: int
@@ -58,6 +59,7 @@ class Lesson:
     cost: float
     peak: int
     rehearsed_peak: int
+    overlap: bool
 
     def is_about(self, schedule: Schedule) -> bool:
         return (self.cost, self.peak) == (schedule.cost, schedule.peak)

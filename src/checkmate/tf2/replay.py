@@ -1,4 +1,4 @@
-"""The peak that a schedule takes when TensorFlow runs it: op by op, where a graph knows units only.
+"""A schedule as TensorFlow runs it: op by op, where a graph knows units only.
 
 A schedule is made for the worst case: every value lives until it is freed, and an op's results stand beside its inputs.
 TensorFlow does better in two ways that depend on the schedule: a tensor dies with its last reader, and an elementwise op
@@ -8,6 +8,9 @@ writes over an input that nothing reads afterwards. The replay counts both.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import tensorflow as tf
 
 from ..schedule import Compute, Step
 from .capture import Captured
@@ -15,9 +18,31 @@ from .kinds import IN_PLACE, tensor_bytes
 from .trace import is_fixed, root
 
 
-def replay_peak(captured: Captured, steps: Sequence[Step]) -> int:
-    """Peak bytes of the schedule, fixed memory included."""
-    runs: list[_Run] = []
+@dataclass(slots=True)
+class Run:
+    """One run of one op.
+
+    Attributes:
+        reads: copies of tensors, each as its name and the number of the run that made it. made: bytes of each copy it makes.
+        workspace: bytes. before: bytes live when it begins, fixed memory included. during: bytes live while it runs.
+    """
+
+    op: tf.Operation
+    reads: list[tuple[str, int]]
+    made: dict[tuple[str, int], int]
+    workspace: int
+    before: int = 0
+    during: int = field(default=0)
+
+    @property
+    def takes(self) -> int:
+        """Bytes that it takes at most, whatever it may write over."""
+        return sum(self.made.values()) + self.workspace
+
+
+def replay(captured: Captured, steps: Sequence[Step]) -> list[Run]:
+    """The runs of ops that a schedule asks for, one after the other. Reads of variables take nothing and are left out."""
+    runs: list[Run] = []
     latest: dict[str, int] = {}  # tensor -> the run that made its newest copy
     last: dict[tuple[str, int], int] = {}  # copy -> the run that reads it last
     for step in steps:
@@ -28,37 +53,31 @@ def replay_peak(captured: Captured, steps: Sequence[Step]) -> int:
             reads = [(r.name, latest[r.name]) for r in map(root, op.inputs) if not is_fixed(r)]
             for copy in reads:
                 last[copy] = number
-            made = [((t.name, number), tensor_bytes(t)) for t in op.outputs]
+            made = {(t.name, number): tensor_bytes(t) for t in op.outputs}
             latest.update((t.name, number) for t in op.outputs)
-            runs.append(_Run(reads, made, op.type in IN_PLACE, captured.costs[op.name].workspace))
+            runs.append(Run(op, reads, made, captured.costs[op.name].workspace))
     for tensor in map(root, captured.traced.outputs):
         if not is_fixed(tensor):
             last[tensor.name, latest[tensor.name]] = len(runs)
     size: dict[tuple[str, int], int] = {}
-    live = peak = captured.graph.fixed_memory
+    live = captured.graph.fixed_memory
     for number, run in enumerate(runs):
+        run.before = live
         dying = {copy for copy in run.reads if last[copy] == number}
-        own = sum(bytes_ for _, bytes_ in run.made)
-        if run.in_place:
+        own = sum(run.made.values())
+        if run.op.type in IN_PLACE:
             over = next((copy for copy in dying if size[copy] == own and run.reads.count(copy) == 1), None)
             if over is not None:
                 dying.discard(over)
                 live -= own
         live += own
-        peak = max(peak, live + run.workspace)
+        run.during = live + run.workspace
         size.update(run.made)
         live -= sum(size[copy] for copy in dying)
-        live -= sum(bytes_ for copy, bytes_ in run.made if copy not in last)
-    return peak
+        live -= sum(bytes_ for copy, bytes_ in run.made.items() if copy not in last)
+    return runs
 
 
-class _Run:
-    """One run of one op."""
-
-    __slots__ = ("in_place", "made", "reads", "workspace")
-
-    def __init__(self, reads: list[tuple[str, int]], made: list[tuple[tuple[str, int], int]], in_place: bool, workspace: int):
-        self.reads = reads
-        self.made = made
-        self.in_place = in_place
-        self.workspace = workspace
+def replay_peak(captured: Captured, steps: Sequence[Step]) -> int:
+    """Peak bytes of the schedule when nothing overlaps, fixed memory included."""
+    return max((run.during for run in replay(captured, steps)), default=captured.graph.fixed_memory)

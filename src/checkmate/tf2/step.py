@@ -164,6 +164,7 @@ class _Shaped:
             self.executor = Executor(self.captured, self.plan)
             if known is not None and known.is_about(self.plan.schedule) and self.plan.schedule.cost > _QUICK:
                 self.plan.rehearsed_peak = known.rehearsed_peak
+                self.executor.overlap = known.overlap
                 return
             added = self.executor.rehearse(budget - self._total(0))
             if added is not None:
@@ -177,7 +178,9 @@ class _Shaped:
         self.margin = self.plan.margin
         if self.plan.rehearsed_peak is not None:
             schedule = self.plan.schedule
-            lesson = Lesson(self.margin, self.failures, schedule.cost, schedule.peak, self.plan.rehearsed_peak)
+            lesson = Lesson(
+                self.margin, self.failures, schedule.cost, schedule.peak, self.plan.rehearsed_peak, self.executor.overlap
+            )
             remember(graph, budget, about, lesson)
 
     def _make_plan(self, options: Options) -> Plan:

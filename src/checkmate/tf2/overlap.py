@@ -1,0 +1,52 @@
+"""Which runs of ops may overlap: TensorFlow computes several at a time where memory allows it.
+
+A schedule is a sequence, and its peak is that of one op after the other. Where the peak is far, ops that do not read each other
+may run at the same time, as they do in plain training. Let all runs before number f be over: then every run up to number l may
+have begun, and what is live is at most what is live when run f begins in the sequence, and all that the runs f to l take.
+As long as this is within the limit, no order in which they end can pass it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..schedule import Step
+from .capture import Captured
+from .internals import is_stateful
+from .kinds import is_one_kernel
+from .replay import Run, replay
+
+
+def one_by_one(captured: Captured, steps: Sequence[Step]) -> list[int]:
+    """As `overlapping`, with nothing that overlaps."""
+    return _with_pairs(runs := replay(captured, steps), list(range(len(runs))))
+
+
+def overlapping(captured: Captured, steps: Sequence[Step], limit: int) -> list[int]:
+    """How many runs, counted from the first, have to be over before each run of an op may begin.
+
+    Args:
+        limit: bytes that the step may take at its peak, fixed memory included. Where the sequence takes more, nothing overlaps.
+    """
+    runs = replay(captured, steps)
+    waits: list[int] = []
+    first, taken = 0, 0  # runs first, ..., number may overlap, and take so many bytes
+    newest: dict[str, int] = {}
+    for number, run in enumerate(runs):
+        taken += run.takes
+        while first < number and runs[first].before + taken > limit:
+            taken -= runs[first].takes
+            first += 1
+        # What changes something comes after all that may have read it; a copy comes after the copy before it, or else
+        # TensorFlow would take one for the other.
+        waits.append(number if is_stateful(run.op) else max(first, newest.get(run.op.name, -1) + 1))
+        newest[run.op.name] = number
+    return _with_pairs(runs, waits)
+
+
+def _with_pairs(runs: Sequence[Run], waits: list[int]) -> list[int]:
+    """Two gradients that are one kernel wait for the same."""
+    for number in range(1, len(runs)):
+        if is_one_kernel(runs[number - 1].op, runs[number].op):
+            waits[number] = waits[number - 1]
+    return waits
