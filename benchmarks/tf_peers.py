@@ -106,14 +106,14 @@ class Comparison:
         return self.ways
 
     def _add(self, name: str, setting: str, make: Callable[[], Callable[[Any, Any], Any]], **about: Any) -> Way:
-        """Build a way, run it and measure its second step."""
+        """Build a way, run it and measure its fourth step."""
         from checkmate.tf2 import measure
 
         way = Way(name, setting, **about)
         self.ways.append(way)
         try:
             way.step = make()
-            for _ in range(2):  # the first prepares
+            for _ in range(4):  # the first prepares; ours may plan again after those that follow
                 gc.collect()
                 with measure("CPU:0") as seen:
                     way.step(self.x, self.y)

@@ -63,7 +63,9 @@ def least_peak_found(
     def late(part: float = 1.0) -> bool:
         return time.perf_counter() - started > part * seconds
 
-    best, proven = least_peak(graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST, late)
+    best, proven = least_peak(
+        graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST, lambda: late(1 / 4)
+    )
     if best.peak == proven:
         return best, proven
     planner = Greedy(problem)
@@ -98,12 +100,9 @@ def least_peak_found(
             if best.peak > middle:
                 low = middle
 
-    first = by_eviction(proven)
-    if first is not None and first.peak < best.peak:
-        best = first
+    bisect(by_eviction, quick)
     if best.peak > proven:
         proven = max(proven, least_peak_bound(problem, best.peak, lambda: late(2 / 3)))
-    bisect(by_eviction, quick)
     best, proven = least_peak(graph, best, proven, order, ALL, lambda: late(1 / 2))
     if best.peak > (1 + tolerance) * proven and not late(1 / 3):
         nested = Nested(problem, graph.num_ops // _OPS, best.peak - graph.fixed_memory, 0, lambda: late(2 / 3))

@@ -22,7 +22,7 @@ from .planning import Plan
 MODES = ("sparse", "full", "eager")
 
 #: By this part of the budget ops that overlap stay below it.
-_FURTHER = 100
+_FURTHER = 50
 
 
 class Executor:
