@@ -121,6 +121,25 @@ def random_steps(rng: random.Random, graph: Graph) -> list[Step]:
     return steps
 
 
+def random_training(rng: random.Random, most: int) -> Graph:
+    """A chain of 3 to `most` ops and back, with what real steps have besides: skip connections, values that only go forward,
+    and gradients of weights, which are kept."""
+    layers = rng.randint(3, most)
+    n = 2 * layers
+    cost, size = ([rng.randint(1, 9) for _ in range(n)] for _ in range(2))
+    edges = {(i, i + 1) for i in range(n - 1)} | {(i - 1, n - 1 - i) for i in range(1, layers)}
+    edges |= {(i, n - 1 - i) for i in range(layers - 1) if rng.random() < 0.4}
+    edges |= {(i, i + 2) for i in range(layers - 2) if rng.random() < 0.2}
+    graph = Graph.from_arrays(cost, size, sorted(edges), phases=["forward"] * layers + ["backward"] * layers)
+    ops, values = list(graph.ops[:layers]), list(graph.values)
+    for i in range(layers, n):
+        ops.append(graph.ops[i])
+        if layers < 5 and rng.random() < 0.5:
+            values.append(Value(f"weight{i}", rng.randint(1, 9), keep=True))
+            ops.append(Op(f"weight{i}", rng.randint(0, 4), (n - 1 - i, i), (len(values) - 1,), phase="backward"))
+    return Graph(ops, values)
+
+
 # --- a second simulator ---
 
 

@@ -13,7 +13,7 @@ from checkmate import Graph, Op, networks
 from checkmate.solvers.forest_bound import ForestBound, _Forest
 from checkmate.solvers.problem import Floats, problem_of
 from checkmate.solvers.snapshot import SnapshotRelaxation
-from support import brute_force, random_budget, random_graph
+from support import brute_force, random_budget, random_graph, random_training
 
 
 def best_bound(graph: Graph, budget: int) -> float:
@@ -31,22 +31,11 @@ def random_forest(rng: random.Random, graph: Graph, budget: int) -> tuple[_Fores
     return _Forest(problem_of(graph), float(budget - graph.fixed_memory), snapshots), prices
 
 
-def random_step(rng: random.Random) -> Graph:
-    """A chain of 3 or 4 ops and back, with skip connections."""
-    layers = rng.randint(3, 4)
-    n = 2 * layers
-    edges = {(i, i + 1) for i in range(n - 1)} | {(i - 1, n - 1 - i) for i in range(1, layers)}
-    edges |= {(i, n - 1 - i) for i in range(layers - 1) if rng.random() < 0.4}
-    edges |= {(i, i + 2) for i in range(layers - 2) if rng.random() < 0.3}
-    cost, size = ([rng.randint(1, 9) for _ in range(n)] for _ in range(2))
-    return Graph.from_arrays(cost, size, sorted(edges), phases=["forward"] * layers + ["backward"] * layers)
-
-
 def test_never_above_the_optimum() -> None:
     useful = 0
     for seed in range(200):
         rng = random.Random(seed)
-        graph = random_step(rng) if seed % 2 else random_graph(rng, 8, 2)
+        graph = random_training(rng, 4) if seed % 2 else random_graph(rng, 8, 2)
         budget = random_budget(rng, graph)
         optimum = brute_force(graph, budget)
         if optimum is None or budget <= graph.fixed_memory:

@@ -7,41 +7,22 @@ import random
 import pytest
 
 import checkmate
-from checkmate import Graph, Op, Value, networks
+from checkmate import Graph, networks
 from checkmate.solvers.nested_bound import nested_bound
 from checkmate.solvers.problem import problem_of
 from checkmate.solvers.snapshot import SnapshotRelaxation
-from support import brute_force, training_chain
+from support import brute_force, random_training, training_chain
 
 
 def bound(graph: Graph, budget: int, *steps: int) -> float:
     return max(nested_bound(problem_of(graph), budget - graph.fixed_memory, step, step - 1) for step in steps)
 
 
-def random_step(rng: random.Random) -> Graph:
-    """A chain of 3 to 5 ops and back, with what real steps have besides: skip connections, values that only go forward, and
-    gradients of weights, which are kept."""
-    layers = rng.randint(3, 5)
-    n = 2 * layers
-    cost, size = ([rng.randint(1, 9) for _ in range(n)] for _ in range(2))
-    edges = {(i, i + 1) for i in range(n - 1)} | {(i - 1, n - 1 - i) for i in range(1, layers)}
-    edges |= {(i, n - 1 - i) for i in range(layers - 1) if rng.random() < 0.4}
-    edges |= {(i, i + 2) for i in range(layers - 2) if rng.random() < 0.2}
-    graph = Graph.from_arrays(cost, size, sorted(edges), phases=["forward"] * layers + ["backward"] * layers)
-    ops, values = list(graph.ops[:layers]), list(graph.values)
-    for i in range(layers, n):
-        ops.append(graph.ops[i])
-        if layers < 5 and rng.random() < 0.5:
-            values.append(Value(f"weight{i}", rng.randint(1, 9), keep=True))
-            ops.append(Op(f"weight{i}", rng.randint(0, 4), (n - 1 - i, i), (len(values) - 1,), phase="backward"))
-    return Graph(ops, values)
-
-
 def test_never_above_the_optimum() -> None:
     useful = 0
     for seed in range(40):
         rng = random.Random(seed)
-        graph = random_step(rng)
+        graph = random_training(rng, 5)
         budget = rng.randint(graph.min_working_set, graph.no_recompute_peak)
         optimum = brute_force(graph, budget)
         if optimum is not None:

@@ -21,8 +21,12 @@ from .planning import Plan
 #: In the order in which they are tried.
 MODES = ("sparse", "full", "eager")
 
-#: By this part of the budget ops that overlap stay below it.
-_FURTHER = 50
+#: Ops that overlap leave such a part of the budget free by what is modelled, for what they do to the memory pool differs from step
+#: to step; where that is not enough, the next part; at last they run one by one.
+OVERLAPS = (20, 8, None)
+
+#: When they are tried out, they are to leave this part of the budget free, so many times as often as others.
+_FURTHER, _OFTEN = 50, 2
 
 
 class Executor:
@@ -30,15 +34,15 @@ class Executor:
 
     Attributes:
         measured: a step of it has been measured.
-        overlap: ops may run at the same time where memory is left. On a GPU they go one by one in any case, and TensorFlow's
-            rewriting would merge copies of an op that wait for the same.
+        overlap: which of `OVERLAPS`. On a GPU ops go one by one in any case, and TensorFlow's rewriting would merge copies of an
+            op that wait for the same.
     """
 
     def __init__(self, captured: Captured, plan: Plan):
         self.captured = captured
         self.plan = plan
         self.measured = False
-        self.overlap = default_device() == "CPU:0" and captured.traced.rewritten
+        self.overlap = 0 if default_device() == "CPU:0" and captured.traced.rewritten else len(OVERLAPS) - 1
         self._mode = 0
         self._function: Any = None
 
@@ -54,35 +58,41 @@ class Executor:
     def rehearse(self, limit: int) -> int | None:
         """Bytes that the schedule adds at its peak, found by runs on zeros that change nothing; None if that cannot be done.
 
-        Ops that overlap, which run in another order each time, are to stay further below `limit` bytes than others, and run one
-        by one if they do not.
+        Ops that overlap, which run in another order each time, are to stay further below `limit` bytes than others; as long as they
+        do not, they overlap less.
         """
         added = self._rehearse(limit)
-        if self.overlap and (added is None or added > limit - (limit + self.captured.traced.fixed_bytes) // _FURTHER):
-            self.overlap = False
+        further = limit - (limit + self.captured.traced.fixed_bytes) // _FURTHER
+        while self._overlaps and (added is None or added > further):
+            self.overlap += 1
             added = self._rehearse(limit)
         return added
+
+    @property
+    def _overlaps(self) -> bool:
+        return OVERLAPS[self.overlap] is not None
 
     def _rehearse(self, limit: int) -> int | None:
         """As `rehearse`, for ops that overlap or not.
 
         Where the allocator finds room depends on where the batch lies. So the largest of three counts is taken: the batch was
-        there before, is new, or is new while the one before is still there. One run is enough if it stays well below `limit`
-        bytes or passes them. A way of running that TensorFlow refuses is given up for the next.
+        there before, is new, or is new while the one before is still there. One run is enough if it passes `limit` bytes, or stays
+        well below them and no ops overlap. A way of running that TensorFlow refuses is given up for the next.
         """
         if not can_run_dry(self.captured) or not counts_memory(default_device()):
             return None
         traced = self.captured.traced
+        inputs = [(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
         enough_below = limit - (limit + traced.fixed_bytes) // 20
         while self.mode != "eager":
             function = self._graph(dry=True)
             most = 0
             try:
-                for batch in _batches([(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]):
+                for batch in _batches(inputs, _OFTEN if self._overlaps else 1):
                     with measure() as seen:
                         self._call(function, batch)
                     most = max(most, seen.added or 0)
-                    if not enough_below < most <= limit:
+                    if most > limit or (most <= enough_below and not self._overlaps):
                         break
             except tf.errors.ResourceExhaustedError:
                 return max(most, limit + 1)  # the device has no more than the budget
@@ -113,8 +123,8 @@ class Executor:
             return list(function(*flat))
 
     def _give_up(self) -> None:
-        if self.overlap:
-            self.overlap, self._function = False, None
+        if self._overlaps:
+            self.overlap, self._function = len(OVERLAPS) - 1, None
             return
         self._mode, self._function = self._mode + 1, None
         if self.mode == "eager":
@@ -130,7 +140,9 @@ class Executor:
         traced = self.captured.traced
         specs = [tf.TensorSpec(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
         plan, steps = self.plan, self.plan.schedule.steps
-        waits = overlapping(self.captured, steps, plan.budget - plan.reserved - plan.margin) if self.overlap else None
+        waits, part = None, OVERLAPS[self.overlap]
+        if part is not None:
+            waits = overlapping(self.captured, steps, plan.budget - plan.reserved - plan.margin - plan.budget // part)
 
         def step(*arguments: tf.Tensor) -> list[tf.Tensor]:
             return emit(self.captured, steps, arguments, self.mode, dry, waits)
@@ -138,14 +150,15 @@ class Executor:
         return tf.function(step, autograph=False).get_concrete_function(*specs)
 
 
-def _batches(like: Sequence[tuple[tf.TensorShape, tf.DType]]) -> Iterator[list[tf.Tensor]]:
-    """Zeros: outside of the allocator's memory, new, and new while there are others."""
-    if default_device() == "CPU:0":
-        yield [zeros_outside(shape, dtype) for shape, dtype in like]
-    batch = [tf.zeros(shape, dtype) for shape, dtype in like]
-    yield batch
-    batch = [tf.zeros(shape, dtype) for shape, dtype in like]  # the one before goes when this is there
-    yield batch
+def _batches(like: Sequence[tuple[tf.TensorShape, tf.DType]], times: int) -> Iterator[list[tf.Tensor]]:
+    """Zeros: outside of the allocator's memory, new, and new while there are others; all of these so many times."""
+    for _ in range(times):
+        if default_device() == "CPU:0":
+            yield [zeros_outside(shape, dtype) for shape, dtype in like]
+        batch = [tf.zeros(shape, dtype) for shape, dtype in like]
+        yield batch
+        batch = [tf.zeros(shape, dtype) for shape, dtype in like]  # the one before goes when this is there
+        yield batch
 
 
 def _is_cycle(error: tf.errors.OpError) -> bool:
