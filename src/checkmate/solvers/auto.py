@@ -48,7 +48,7 @@ _ROUGH = 0.1
 _LOOSE = 0.01
 #: Nested checkpointing is tried while the gap is loose: once for each of these numbers of ops per segment (and kinds of cuts, see
 #: segments.py, the tail as a share of the room), with so many segments at least and at most, for this share of the time limit.
-_NESTS = ((25, False, 1.0), (50, False, 0.0), (340, False, 0.0), (25, True, 0.0), (25, False, 0.0))
+_NESTS = ((25, False, 1.0), (25, False, 1.5), (50, False, 0.0), (340, False, 0.0), (25, True, 0.0), (25, False, 0.0))
 _FEWEST_SEGMENTS, _MOST_SEGMENTS, _NEST_SHARE = 4, 100, 0.25
 #: Share of the time limit for the bound from prices.
 _FOREST_SHARE = 0.3

@@ -14,6 +14,8 @@ from .problem import Bools, Floats, Ints
 _SECONDS = 5.0
 #: Units of the objective per cost of the block, as HiGHS likes them; and what its tolerance of 1e-6 per row can add, at most.
 _SCALE, _SAFETY = 1000.0, 0.01
+#: What a block may hold of its big values: none, a single one that is not large or that is, or more.
+NONE, SMALL, LARGE, MORE = range(4)
 #: Cost of what cannot be, as a multiple of the cost of all blocks: infinity minus itself is no number.
 _MOST = 1000.0
 
@@ -24,7 +26,7 @@ class Block:
 
     Attributes:
         cost, recomputable, chain: per op; chain: recomputed whenever the gate is, unless a big value is held.
-        size, producer, big: per value.
+        size, producer, big, large: per value; large are some of the big ones.
         source, user: (value, op that reads it) inside the block.
         ever, below: per value, read after the first snapshot, and after the tau of the nearest block above.
         soon, late: per value, read between the latter (if there is none, the former) and the block's own tau, and after that.
@@ -38,6 +40,7 @@ class Block:
     size: Floats
     producer: Ints
     big: Bools
+    large: Bools
     source: Ints
     user: Ints
     ever: Bools
@@ -55,46 +58,47 @@ class Block:
 
 @dataclass(frozen=True)
 class Tables:
-    """Least costs per price and block (entry 0 unused), (prices, L + 1), by the number of big values held: none, one, more.
+    """Least costs by the big values held (NONE, ...), price and block (entry 0 unused): arrays (4, prices, L + 1).
 
     Attributes:
         first: recomputation after the first snapshot, and the bytes held then. below: the same at the tau of a block above.
-        top: recomputation of the block whose tau it is, and the bytes held at tau; with none or one held at the snapshot before.
+        top: recomputation of the block whose tau it is, and the bytes held at tau; by what is held at the snapshot before (MORE
+            is left out).
     """
 
-    first: tuple[Floats, Floats, Floats]
-    below: tuple[Floats, Floats, Floats]
-    top: tuple[Floats, Floats]
+    first: Floats
+    below: Floats
+    top: Floats
 
 
 def price_blocks(blocks: list[Block], prices: Floats, stop: Callable[[], bool]) -> Tables | None:
     """The tables for these prices of a byte (cost per byte); equal blocks are solved once. None if stopped."""
     known: dict[tuple[bytes, ...], Floats] = {}
-    table = np.zeros((8, len(prices), len(blocks) + 1))
+    table = np.zeros((11, len(prices), len(blocks) + 1))
     for number, block in enumerate(blocks, 1):
         key = block.key()
         if key not in known:
-            known[key] = np.zeros((8, len(prices)))
+            known[key] = np.zeros((11, len(prices)))
             for k, price in enumerate(prices):
                 if stop():
                     return None
-                for held in range(3):
+                for held in (NONE, SMALL, LARGE, MORE):
                     known[key][held, k] = _held(block, block.ever, block.at_first, held, price, None)
-                    known[key][3 + held, k] = _held(block, block.below, block.at_above, held, price, ~block.chain)
-                for held in range(2):
-                    known[key][6 + held, k] = _topmost(block, held, price)
+                    known[key][4 + held, k] = _held(block, block.below, block.at_above, held, price, ~block.chain)
+                for held in (NONE, SMALL, LARGE):
+                    known[key][8 + held, k] = _topmost(block, held, price)
         table[:, :, number] = known[key]
     table = np.minimum(
         table, _MOST * max(1e-300, sum(float(block.cost.sum()) for block in blocks))
     )  # infinity minus itself is none
-    return Tables((table[0], table[1], table[2]), (table[3], table[4], table[5]), (table[6], table[7]))
+    return Tables(table[:4], table[4:8], table[8:])
 
 
 def _held(block: Block, needed: Bools, free: Bools, held: int, price: float, charged: Bools | None) -> float:
     """Least cost of recomputing after a snapshot what is `needed`, and of the bytes held at it.
 
     Args:
-        held: number of big values; 2 stands for more, too.
+        held: NONE, ...
         charged: ops that have to be recomputed before the snapshot for their big values to be held.
     """
     program, scale = Program(), _scale(block)
@@ -115,7 +119,7 @@ def _topmost(block: Block, held: int, price: float) -> float:
     """Least cost of recomputing in the block whose tau it is, before and after tau, and of the bytes held at tau.
 
     Args:
-        held: number of big values held at the snapshot before.
+        held: NONE, ..., at the snapshot before.
     """
     program, scale = Program(), _scale(block)
     before = _retained(program, block, held, np.zeros(len(block.size)))
@@ -135,16 +139,17 @@ def _scale(block: Block) -> float:
 
 
 def _retained(program: Program, block: Block, held: int, cost: Floats) -> Ints | None:
-    allowed = ~block.big if held == 0 else np.ones(len(block.big), np.bool_)
+    choice = {NONE: np.zeros_like(block.big), SMALL: block.big & ~block.large, LARGE: block.large, MORE: block.big}[held]
+    allowed = ~block.big | choice
     retain = np.full(len(block.big), -1)
     retain[allowed] = program.variables(cost[allowed], integer=True)
-    columns = retain[block.big]
-    if len(columns) < held:
+    columns, least = retain[choice], (0, 1, 1, 2)[held]
+    if len(columns) < least:
         return None
-    if held == 1:
+    if least == 1:
         program.at_most(columns, np.ones(len(columns)), 1.0)
-    if held:
-        program.at_most(columns, -np.ones(len(columns)), -float(held))
+    if least:
+        program.at_most(columns, -np.ones(len(columns)), -float(least))
     return retain
 
 

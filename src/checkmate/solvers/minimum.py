@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Ops per segment of nested checkpointing; so few ops that greedy eviction takes milliseconds, and is asked to the end.
 _OPS, _FEW_OPS = 25, 300
+#: Seconds for greedy eviction, of however few there are.
+_LEAST_SECONDS = 1.0
 
 
 class MinimumBudget(NamedTuple):
@@ -64,12 +66,12 @@ def least_peak_found(
         return time.perf_counter() - started > part * seconds
 
     best, proven = least_peak(
-        graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST, lambda: late(1 / 4)
+        graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST, lambda: late(1 / 8)
     )
     if best.peak == proven:
         return best, proven
     planner = Greedy(problem)
-    quick = 1 / 3 if graph.num_ops > _FEW_OPS else math.inf
+    quick = max(1 / 3, min(0.8, _LEAST_SECONDS / seconds)) if graph.num_ops > _FEW_OPS else math.inf
 
     def by_eviction(budget: int) -> Evaluation | None:
         found: Evaluation | None = None

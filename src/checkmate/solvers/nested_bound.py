@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from .block_costs import Block, Tables, price_blocks
+from .block_costs import LARGE, MORE, NONE, SMALL, Block, Tables, price_blocks
 from .problem import Bools, Floats, Ints, Problem
 from .segments import LIKE, LONG, RADIUS, last_forward_use, passing
 
@@ -29,6 +29,8 @@ PRICES, _CHEAPEST, _DEAREST = 36, 0.3, 70.0
 _SMALL = 0.02
 #: Most units of memory that one big value is counted as.
 _MOST_UNITS = 8
+#: Big values of so many times the size of the smallest one are large.
+_LARGE = 4.0
 #: The first snapshot is where an op needs the most memory, among the stages with nearly the most live without recomputation.
 _NEARLY = 0.9
 _NEVER = np.iinfo(np.int64).max
@@ -150,7 +152,8 @@ def _lay_out(problem: Problem, step: int, shift: int) -> _Layout | None:
     after, at_above = n, np.zeros(len(big), np.bool_)  # the tau of the nearest block above, and what is free at any above
     for number in range(count, 0, -1):
         moments, inside = (first, int(tau[number]), after), (inside_first, inside_tau[number], at_above)
-        blocks.insert(0, _block(problem, ranges[number], chains[number], big, moments, inside))
+        large = big & (problem.size >= _LARGE * threshold[number])
+        blocks.insert(0, _block(problem, ranges[number], chains[number], (big, large), moments, inside))
         if tau[number] >= 0:
             after, at_above = int(tau[number]), at_above | inside_tau[number]
     return _Layout(
@@ -219,7 +222,12 @@ def _touched(problem: Problem, op: int) -> Bools:
 
 
 def _block(
-    problem: Problem, ops: range, chain: Bools, big: Bools, moments: tuple[int, int, int], inside: tuple[Bools, Bools, Bools]
+    problem: Problem,
+    ops: range,
+    chain: Bools,
+    sizes: tuple[Bools, Bools],
+    moments: tuple[int, int, int],
+    inside: tuple[Bools, Bools, Bools],
 ) -> Block:
     values = np.array([value for op in ops for value in problem.graph.ops[op].outputs], np.int64)
     place = {value: position for position, value in enumerate(values.tolist())}
@@ -235,7 +243,7 @@ def _block(
         chain[ops.start : ops.stop],
         problem.size[values],
         problem.producer[values] - ops.start,
-        big[values],
+        *(one[values] for one in sizes),
         np.array([value for value, _ in edges], np.int64),
         np.array([op for _, op in edges], np.int64),
         last > first,
@@ -296,8 +304,9 @@ def _recomputed(
     """Least cost of all recomputations after the first snapshot."""
     count = len(layout.blocks)
     gradients = _gradients(problem, layout, prices)
-    # nested[held, a, b]: least cost of the topmost block b of a run, and of the blank blocks above a and below b after its tau.
-    nested = np.zeros((2, count + 1, count + 2))
+    # nested[held, a, b]: least cost of the topmost block b of a run, and of the blank blocks above a and below b after its tau;
+    # by what b holds at the snapshot before.
+    nested = np.zeros((MORE, count + 1, count + 2))
     lowest = np.arange(count + 1)  # the lowest block that a recomputation of each gate takes with it
     for number in range(2, count + 1):
         if layout.linked[number]:
@@ -306,18 +315,19 @@ def _recomputed(
 
     # Big values are counted in units, rounded down.
     unit = max(float(layout.threshold[1:].min()), float(layout.threshold[1:].max()) / _MOST_UNITS)
-    units = (layout.threshold // unit).astype(np.int64)
+    sizes = np.array([layout.threshold, _LARGE * layout.threshold, 2 * layout.threshold])  # at least, from SMALL on
+    units = (sizes // unit).astype(np.int64)
 
-    def best(begin: int, end: int, left: float, cost: tuple[Floats, ...], counts: Bools, extra: list[Floats]) -> list[float]:
+    def best(begin: int, end: int, left: float, cost: Floats, counts: Bools, extra: list[Floats]) -> list[float]:
         weight = units * counts
         limit = int(max(0.0, left) // unit)
-        if limit >= 2 * weight[begin + 1 : end].sum():
+        if limit >= weight[:, begin + 1 : end].max(axis=0).sum():
             limit, weight = 0, np.zeros_like(weight)
         found = [-np.inf] * len(extra)
         for k, price in enumerate(prices):
-            blank, single, many = (np.ascontiguousarray(one[k]) for one in cost)
-            rent = price * layout.threshold * counts
-            total = _runs(begin, end, limit, weight, blank, single, many, forced, lowest, layout.tau, layout.single, nested, rent)
+            rent = price * sizes * counts
+            held = np.ascontiguousarray(cost[:, k])
+            total = _runs(begin, end, limit, weight, held, forced, lowest, layout.tau, layout.single, nested, rent)
             for i, more in enumerate(extra):
                 found[i] = max(found[i], total + more[k] - price * left)
         return found
@@ -327,7 +337,7 @@ def _recomputed(
         if tau < 0:
             continue
         left = room - float(problem.working_set[tau])
-        extra = [tables.top[held][:, top] + gradients[top] for held in range(2)]
+        extra = [tables.top[held, :, top] + gradients[top] for held in (NONE, SMALL, LARGE)]
         for begin in range(top - 1, -1, -1):
             if stop():
                 return 0.0
@@ -342,9 +352,7 @@ def _runs(
     end: int,
     units: int,
     unit: Ints,
-    blank: Floats,
-    single: Floats,
-    many: Floats,
+    cost: Floats,
     forced: Floats,
     lowest: Ints,
     tau: Ints,
@@ -355,13 +363,14 @@ def _runs(
     """Least cost of blocks begin + 1, ..., end - 1: which are not blank, with at most `units` of big values held in all.
 
     Args:
-        unit: units of one big value, per block. rent: price of its bytes.
+        unit: units of the big values held, per kind (from SMALL on) and block. rent: price of their bytes.
+        cost: of each block by itself, per kind (from NONE on).
         forced: cumulative cost of the chains. lowest: per block, the lowest one that its gate takes with it.
         nested: see `_recomputed`.
     """
     plain = np.zeros(end)
     for block in range(begin + 1, end):
-        plain[block] = blank[block]
+        plain[block] = cost[0, block]
     plain = np.cumsum(plain)
     # best[b, u]: of blocks up to b, which is not blank, or is `begin`, with u big values held.
     best = np.full((end, units + 1), np.inf)
@@ -380,15 +389,13 @@ def _runs(
                 for held in range(units + 1):
                     least = min(least, best[low, held] + run)
                 continue
-            one = run + single[high]
-            if linked_single[high] and tau[high] >= 0:
-                last = max(low, lowest[top] - 1) if top > low else low
-                nest = forced[top] - forced[last] + nested[1, last, high] + plain[last] - plain[low]
-                one = max(one, nest + rent[high])
-            two = run + many[high]
-            for held in range(units + 1):
-                if held + unit[high] <= units:
-                    best[high, held + unit[high]] = min(best[high, held + unit[high]], best[low, held] + one)
-                if held + 2 * unit[high] <= units:
-                    best[high, held + 2 * unit[high]] = min(best[high, held + 2 * unit[high]], best[low, held] + two)
+            for kind in range(1, 4):
+                value = run + cost[kind, high]
+                if kind < 3 and linked_single[high] and tau[high] >= 0:
+                    last = max(low, lowest[top] - 1) if top > low else low
+                    nest = forced[top] - forced[last] + nested[kind, last, high] + plain[last] - plain[low]
+                    value = max(value, nest + rent[kind - 1, high])
+                more = unit[kind - 1, high]
+                for held in range(units + 1 - more):
+                    best[high, held + more] = min(best[high, held + more], best[low, held] + value)
     return least
