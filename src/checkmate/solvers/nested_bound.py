@@ -230,6 +230,7 @@ def _block(
     inside: tuple[Bools, Bools, Bools],
 ) -> Block:
     values = np.array([value for op in ops for value in problem.graph.ops[op].outputs], np.int64)
+    big, large = sizes
     place = {value: position for position, value in enumerate(values.tolist())}
     edges = [(place[v], op - ops.start) for op in ops for v in problem.graph.ops[op].inputs if v in place]
     first, tau, above = moments
@@ -243,7 +244,8 @@ def _block(
         chain[ops.start : ops.stop],
         problem.size[values],
         problem.producer[values] - ops.start,
-        *(one[values] for one in sizes),
+        big[values],
+        large[values],
         np.array([value for value, _ in edges], np.int64),
         np.array([op for _, op in edges], np.int64),
         last > first,
@@ -389,9 +391,9 @@ def _runs(
                 for held in range(units + 1):
                     least = min(least, best[low, held] + run)
                 continue
-            for kind in range(1, 4):
+            for kind in range(SMALL, MORE + 1):
                 value = run + cost[kind, high]
-                if kind < 3 and linked_single[high] and tau[high] >= 0:
+                if kind < MORE and linked_single[high] and tau[high] >= 0:
                     last = max(low, lowest[top] - 1) if top > low else low
                     nest = forced[top] - forced[last] + nested[kind, last, high] + plain[last] - plain[low]
                     value = max(value, nest + rent[kind - 1, high])

@@ -43,8 +43,14 @@ class Executor:
         self.plan = plan
         self.measured = False
         self.overlap = 0 if default_device() == "CPU:0" and captured.traced.rewritten else len(OVERLAPS) - 1
+        self._may_overlap = self._overlaps
         self._mode = 0
         self._function: Any = None
+
+    @property
+    def gave_up_overlap(self) -> bool:
+        """Ops could run at the same time, but for the memory that this takes."""
+        return self._may_overlap and not self._overlaps and self.mode == "sparse"
 
     @property
     def mode(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
@@ -34,6 +35,9 @@ _PATIENCE = 3
 
 #: Where there is no more room to be had, so many plans with less room are tried.
 _MORE_PLANS = 4
+
+#: So much dearer may a plan be whose ops can run at the same time.
+_LITTLE = 1.03
 
 #: Seconds of a step that is tried out again also where an earlier process did: memory may lie otherwise in this one.
 _QUICK = 1.0
@@ -175,6 +179,8 @@ class _Shaped:
                         # Not a warning: nothing was trained above the budget, and nothing will be.
                         _LOG.warning("a rehearsal of the step %s: it is planned again with more room", self._peaked(added))
                 just = self.plan.rehearsed_peak <= budget
+        if known is None and self.plan.rehearsed_peak is not None and self.executor.gave_up_overlap:
+            self._make_room_for_overlap(options, budget)
         self.margin = self.plan.margin
         if self.plan.rehearsed_peak is not None:
             schedule = self.plan.schedule
@@ -184,16 +190,33 @@ class _Shaped:
             remember(graph, budget, about, lesson)
 
     def _make_plan(self, options: Options) -> Plan:
-        others = [plan for plan in self.owner.plans if plan.graph is not self.captured.graph]
-        if self.failures:  # nearly the same problem again: less time for it
-            options = replace(options, time_limit=options.time_limit / 3)
         try:
-            return make_plan(self.captured, options, margin=self.margin, others=others)
+            return self._plan_with(options, self.margin, again=self.failures > 0)
         except InfeasibleBudget:
             if self.failures or not self.margin:
                 raise
             self.margin = 0  # nobody knows yet whether it is needed
-            return make_plan(self.captured, options, others=others)
+            return self._plan_with(options, 0)
+
+    def _plan_with(self, options: Options, margin: int, again: bool = False) -> Plan:
+        others = [plan for plan in self.owner.plans if plan.graph is not self.captured.graph]
+        if again:  # nearly the same problem again: less time for it
+            options = replace(options, time_limit=options.time_limit / 3)
+        return make_plan(self.captured, options, margin=margin, others=others)
+
+    def _make_room_for_overlap(self, options: Options, budget: int) -> None:
+        """Where ops run one by one because the plan is just within the budget: one with more room may cost little, and take less
+        time."""
+        plan, executor = self.plan, self.executor
+        with suppress(InfeasibleBudget):
+            self.plan = self._plan_with(options, plan.margin + budget // _SPARE, again=True)
+            self.executor = Executor(self.captured, self.plan)
+            if self.plan.schedule.cost <= _LITTLE * plan.schedule.cost:
+                added = self.executor.rehearse(budget - self._total(0))
+                if added is not None and not self.executor.gave_up_overlap and self._total(added) <= budget:
+                    self.plan.rehearsed_peak = self._total(added)
+                    return
+        self.plan, self.executor = plan, executor
 
     def _other_margin(self, most: int, least: int) -> int | None:
         """A margin that is not larger than `most` bytes and lies apart from those tried by more than `least`; None if there is none.
