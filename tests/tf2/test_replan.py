@@ -143,7 +143,7 @@ def test_zeros_outside_of_the_pool(dtype: tf.DType) -> None:
 def test_a_damaged_lesson_is_a_miss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
     graph = checkmate.Graph.from_arrays([1.0, 1.0], [10, 10], [(0, 1)])
-    lesson = Lesson(1, 2, 2.0, 20, 15, 1)
+    lesson = Lesson(1, 2, 2.0, 20, 15)
     remember(graph, 100, {"a": 1}, lesson)
     assert recall(graph, 100, {"a": 1}) == lesson
     assert recall(graph, 100, {"a": 2}) is None

@@ -32,17 +32,21 @@ _FURTHER, _OFTEN = 50, 2
 class Executor:
     """Runs one plan.
 
+    Args:
+        overlap: ops may run at the same time where memory is left.
+
     Attributes:
         measured: a step of it has been measured.
         overlap: which of `OVERLAPS`. On a GPU ops go one by one in any case, and TensorFlow's rewriting would merge copies of an
             op that wait for the same.
     """
 
-    def __init__(self, captured: Captured, plan: Plan):
+    def __init__(self, captured: Captured, plan: Plan, overlap: bool):
         self.captured = captured
         self.plan = plan
         self.measured = False
-        self.overlap = 0 if default_device() == "CPU:0" and captured.traced.rewritten else len(OVERLAPS) - 1
+        can = overlap and default_device() == "CPU:0" and captured.traced.rewritten
+        self.overlap = 0 if can else len(OVERLAPS) - 1
         self._may_overlap = self._overlaps
         self._mode = 0
         self._function: Any = None

@@ -51,7 +51,7 @@ class Lesson:
     Attributes:
         margin: bytes that the plan leaves free. failures: plans that passed the budget before it was found. cost, peak: of its
             schedule, to know it again.
-        rehearsed_peak: bytes. overlap: of the executor.
+        rehearsed_peak: bytes.
     """
 
     margin: int
@@ -59,7 +59,6 @@ class Lesson:
     cost: float
     peak: int
     rehearsed_peak: int
-    overlap: int
 
     def is_about(self, schedule: Schedule) -> bool:
         return (self.cost, self.peak) == (schedule.cost, schedule.peak)
@@ -69,10 +68,7 @@ def recall(graph: Graph, budget: int, about: Mapping[str, Any]) -> Lesson | None
     """The lesson of an earlier process with the same graph, budget and whatever else matters; None if there is none."""
     try:
         data = json.loads(_path("lesson", graph, budget, about).read_text(encoding="utf-8"))
-        whole = all(
-            isinstance(data[name], int) and data[name] >= 0
-            for name in ("margin", "failures", "peak", "rehearsed_peak", "overlap")
-        )
+        whole = all(isinstance(data[name], int) and data[name] >= 0 for name in ("margin", "failures", "peak", "rehearsed_peak"))
         return Lesson(**data) if whole and data["margin"] < budget else None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None

@@ -165,10 +165,9 @@ class _Shaped:
                     raise
                 self.margin, self.stale, tries = other, True, tries - 1
                 continue
-            self.executor = Executor(self.captured, self.plan)
+            self.executor = self._executor()
             if known is not None and known.is_about(self.plan.schedule) and self.plan.schedule.cost > _QUICK:
                 self.plan.rehearsed_peak = known.rehearsed_peak
-                self.executor.overlap = known.overlap
                 return
             added = self.executor.rehearse(budget - self._total(0))
             if added is not None:
@@ -184,10 +183,13 @@ class _Shaped:
         self.margin = self.plan.margin
         if self.plan.rehearsed_peak is not None:
             schedule = self.plan.schedule
-            lesson = Lesson(
-                self.margin, self.failures, schedule.cost, schedule.peak, self.plan.rehearsed_peak, self.executor.overlap
-            )
+            lesson = Lesson(self.margin, self.failures, schedule.cost, schedule.peak, self.plan.rehearsed_peak)
             remember(graph, budget, about, lesson)
+
+    def _executor(self) -> Executor:
+        # Ops that overlap take other memory in every process. Where a step takes long it is not tried out in each, and its ops are
+        # large enough to use all of the machine one by one.
+        return Executor(self.captured, self.plan, overlap=self.plan.schedule.cost <= _QUICK)
 
     def _make_plan(self, options: Options) -> Plan:
         try:
@@ -210,7 +212,7 @@ class _Shaped:
         plan, executor = self.plan, self.executor
         with suppress(InfeasibleBudget):
             self.plan = self._plan_with(options, plan.margin + budget // _SPARE, again=True)
-            self.executor = Executor(self.captured, self.plan)
+            self.executor = self._executor()
             if self.plan.schedule.cost <= _LITTLE * plan.schedule.cost:
                 added = self.executor.rehearse(budget - self._total(0))
                 if added is not None and not self.executor.gave_up_overlap and self._total(added) <= budget:
