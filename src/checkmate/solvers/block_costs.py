@@ -63,7 +63,7 @@ class Tables:
     Attributes:
         first: recomputation after the first snapshot, and the bytes held then. below: the same at the tau of a block above.
         top: recomputation of the block whose tau it is, and the bytes held at tau; by what is held at the snapshot before (MORE
-            is left out).
+            is not used).
     """
 
     first: Floats
@@ -74,24 +74,24 @@ class Tables:
 def price_blocks(blocks: list[Block], prices: Floats, stop: Callable[[], bool]) -> Tables | None:
     """The tables for these prices of a byte (cost per byte); equal blocks are solved once. None if stopped."""
     known: dict[tuple[bytes, ...], Floats] = {}
-    table = np.zeros((11, len(prices), len(blocks) + 1))
+    table = np.zeros((3, MORE + 1, len(prices), len(blocks) + 1))
     for number, block in enumerate(blocks, 1):
         key = block.key()
         if key not in known:
-            known[key] = np.zeros((11, len(prices)))
+            known[key] = np.zeros((3, MORE + 1, len(prices)))
             for k, price in enumerate(prices):
                 if stop():
                     return None
                 for held in (NONE, SMALL, LARGE, MORE):
-                    known[key][held, k] = _held(block, block.ever, block.at_first, held, price, None)
-                    known[key][4 + held, k] = _held(block, block.below, block.at_above, held, price, ~block.chain)
+                    known[key][0, held, k] = _held(block, block.ever, block.at_first, held, price, None)
+                    known[key][1, held, k] = _held(block, block.below, block.at_above, held, price, ~block.chain)
                 for held in (NONE, SMALL, LARGE):
-                    known[key][8 + held, k] = _topmost(block, held, price)
-        table[:, :, number] = known[key]
+                    known[key][2, held, k] = _topmost(block, held, price)
+        table[..., number] = known[key]
     table = np.minimum(
         table, _MOST * max(1e-300, sum(float(block.cost.sum()) for block in blocks))
     )  # infinity minus itself is none
-    return Tables(table[:4], table[4:8], table[8:])
+    return Tables(*table)
 
 
 def _held(block: Block, needed: Bools, free: Bools, held: int, price: float, charged: Bools | None) -> float:
