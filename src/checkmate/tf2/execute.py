@@ -23,7 +23,7 @@ MODES = ("sparse", "full", "eager")
 
 #: Ops that overlap leave such a part of the budget free by what is modelled, for what they do to the memory pool differs from step
 #: to step; where that is not enough, the next part; at last they run one by one.
-OVERLAPS = (20, 8, None)
+_PARTS = (20, 8)
 
 #: When they are tried out, they are to leave this part of the budget free, so many times as often as others.
 _FURTHER, _OFTEN = 50, 2
@@ -37,24 +37,22 @@ class Executor:
 
     Attributes:
         measured: a step of it has been measured.
-        overlap: which of `OVERLAPS`. On a GPU ops go one by one in any case, and TensorFlow's rewriting would merge copies of an
-            op that wait for the same.
     """
 
     def __init__(self, captured: Captured, plan: Plan, overlap: bool):
         self.captured = captured
         self.plan = plan
         self.measured = False
-        can = overlap and default_device() == "CPU:0" and captured.traced.rewritten
-        self.overlap = 0 if can else len(OVERLAPS) - 1
-        self._may_overlap = self._overlaps
+        # On a GPU ops go one by one in any case, and TensorFlow's rewriting would merge copies of an op that wait for the same.
+        self._may_overlap = overlap and default_device() == "CPU:0" and captured.traced.rewritten
+        self._parts = list(_PARTS) if self._may_overlap else []  # the first holds; the others are to be tried
         self._mode = 0
         self._function: Any = None
 
     @property
     def gave_up_overlap(self) -> bool:
         """Ops could run at the same time, but for the memory that this takes."""
-        return self._may_overlap and not self._overlaps and self.mode == "sparse"
+        return self._may_overlap and not self._parts and self.mode == "sparse"
 
     @property
     def mode(self) -> str:
@@ -73,14 +71,10 @@ class Executor:
         """
         added = self._rehearse(limit)
         further = limit - (limit + self.captured.traced.fixed_bytes) // _FURTHER
-        while self._overlaps and (added is None or added > further):
-            self.overlap += 1
+        while self._parts and (added is None or added > further):
+            del self._parts[0]
             added = self._rehearse(limit)
         return added
-
-    @property
-    def _overlaps(self) -> bool:
-        return OVERLAPS[self.overlap] is not None
 
     def _rehearse(self, limit: int) -> int | None:
         """As `rehearse`, for ops that overlap or not.
@@ -98,11 +92,11 @@ class Executor:
             function = self._graph(dry=True)
             most = 0
             try:
-                for batch in _batches(inputs, _OFTEN if self._overlaps else 1):
+                for batch in _batches(inputs, _OFTEN if self._parts else 1):
                     with measure() as seen:
                         self._call(function, batch)
                     most = max(most, seen.added or 0)
-                    if most > limit or (most <= enough_below and not self._overlaps):
+                    if most > limit or (most <= enough_below and not self._parts):
                         break
             except tf.errors.ResourceExhaustedError:
                 return max(most, limit + 1)  # the device has no more than the budget
@@ -133,8 +127,8 @@ class Executor:
             return list(function(*flat))
 
     def _give_up(self) -> None:
-        if self._overlaps:
-            self.overlap, self._function = len(OVERLAPS) - 1, None
+        if self._parts:
+            self._parts, self._function = [], None
             return
         self._mode, self._function = self._mode + 1, None
         if self.mode == "eager":
@@ -150,9 +144,10 @@ class Executor:
         traced = self.captured.traced
         specs = [tf.TensorSpec(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
         plan, steps = self.plan, self.plan.schedule.steps
-        waits, part = None, OVERLAPS[self.overlap]
-        if part is not None:
-            waits = overlapping(self.captured, steps, plan.budget - plan.reserved - plan.margin - plan.budget // part)
+        waits = None
+        if self._parts:
+            limit = plan.budget - plan.reserved - plan.margin - plan.budget // self._parts[0]
+            waits = overlapping(self.captured, steps, limit)
 
         def step(*arguments: tf.Tensor) -> list[tf.Tensor]:
             return emit(self.captured, steps, arguments, self.mode, dry, waits)

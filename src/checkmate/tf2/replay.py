@@ -8,7 +8,7 @@ writes over an input that nothing reads afterwards. The replay counts both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -32,7 +32,7 @@ class Run:
     made: dict[tuple[str, int], int]
     workspace: int
     before: int = 0
-    during: int = field(default=0)
+    during: int = 0
 
     @property
     def takes(self) -> int:
