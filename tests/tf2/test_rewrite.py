@@ -52,3 +52,15 @@ def test_a_constant_does_not_wait_for_what_it_was_made_of() -> None:
     found = trace(step, [tf.TensorSpec((64, 64))])
     assert found.rewritten
     assert not any(op.type == "MatMul" for op in found.ops)
+
+
+def test_sums_of_large_tensors_stay_sums() -> None:
+    """Where memory is short TensorFlow adds them up in a temporary variable, which no other op may make."""
+    variables = [tf.Variable(np.ones((4096, 1), np.float32)) for _ in range(5)]
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_max(tf.add_n([tf.exp(x * variable) for variable in variables]))
+
+    kinds = {op.type for op in trace(step, [tf.TensorSpec((4096, 4096))]).ops}
+    assert "AddN" in kinds
+    assert "TemporaryVariable" not in kinds

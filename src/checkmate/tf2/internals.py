@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute as eager_execute
@@ -66,6 +67,8 @@ def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
 def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.v1.GraphDef | None:
     """The graph that TensorFlow would run for a concrete function: calls inlined, placed on devices, rewritten.
 
+    Rewriting that is to save memory is left out: it comes with ops that cannot be repeated, for sums in an order of their own.
+
     TensorFlow makes it when the function is called first, and hands it out with its statistics. The call is cancelled before
     it starts, so that nothing runs.
 
@@ -83,7 +86,7 @@ def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.
     context.enable_graph_collection()
     try:
         try:
-            with cancellation.CancellationManagerContext(cancelled):
+            with cancellation.CancellationManagerContext(cancelled), _without_memory_rewriting():
                 function(*arguments)
         except tf.errors.CancelledError:
             pass
@@ -119,13 +122,24 @@ def _plain(attribute: Any) -> Any:
     return getattr(attribute, kind)
 
 
-@contextmanager
-def without_graph_rewriting() -> Iterator[None]:
+def without_graph_rewriting() -> AbstractContextManager[None]:
     """Calls of functions in this block run their graphs as they were built (Grappler off)."""
-    context = eager_context.context()
-    before = context.function_call_options
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return _calls_with(config)
+
+
+def _without_memory_rewriting() -> AbstractContextManager[None]:
+    options = eager_context.context().function_call_options
+    config = tf.compat.v1.ConfigProto.FromString(options.config_proto_serialized)
+    config.graph_options.rewrite_options.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
+    return _calls_with(config)
+
+
+@contextmanager
+def _calls_with(config: tf.compat.v1.ConfigProto) -> Iterator[None]:
+    context = eager_context.context()
+    before = context.function_call_options
     options = eager_context.FunctionCallOptions(executor_type=before.executor_type)
     options.config_proto_serialized = config
     context.function_call_options = options
