@@ -127,6 +127,25 @@ def test_all_subsets_bound_the_relaxation() -> None:
                     assert truth is None or relaxed.bound <= truth + 1e-9, (seed, snapshots, transients)
 
 
+def test_a_relaxation_with_parts_fixed_lies_between_the_schedule_and_the_whole() -> None:
+    graph = training_chain(20)
+    budget = int(0.7 * graph.no_recompute_peak)
+    schedule = checkmate.solve(graph, budget, method="chen-sqrt")
+    sequence = [step.op for step in schedule.steps if isinstance(step, checkmate.Compute)]
+    stages = list(range(20, 40, 4))
+    problem = Problem(graph)
+    start = retained_by(graph, sequence, stages)
+    costs = []
+    for part in (0, 4, graph.num_ops):
+        free = problem.producer < part
+        relaxed = SnapshotRelaxation(problem).solve(budget - graph.fixed_memory, stages, 5.0, 0.0, start=start, free=free)
+        assert relaxed.retained is not None
+        for kept, before in zip(relaxed.retained, start, strict=True):
+            assert not (kept & ~before & ~free).any()
+        costs.append(relaxed.cost)
+    assert schedule.cost + 1e-6 >= costs[0] > costs[1] > costs[2]
+
+
 def test_decode_inverts_what_a_schedule_retains() -> None:
     graph = training_chain(10)
     schedule = checkmate.solve(graph, "60%", gap=0)

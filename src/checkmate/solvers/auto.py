@@ -44,8 +44,8 @@ _CLIMB_MOVES, _CLIMB_WORK = 50, 2e8
 _ROUND_SECONDS = 6.0
 #: While the gap is wide, a rough answer (this fraction of the gap) and the next round bring more than an exact one.
 _ROUGH = 0.1
-#: A gap at which better schedules are worth more time than better bounds.
-_LOOSE = 0.01
+#: A gap at which better schedules are worth more time than better bounds; and one that the next relaxations will hardly close.
+_LOOSE, _FAR = 0.01, 0.03
 #: Nested checkpointing is tried while the gap is loose: once for each of these numbers of ops per segment (and kinds of cuts, see
 #: segments.py, the tail as a share of the room), with so many segments at least and at most, for this share of the time limit.
 _NESTS = ((25, False, 1.0), (25, False, 1.5), (50, False, 0.0), (340, False, 0.0), (25, True, 0.0), (25, False, 0.0))
@@ -56,6 +56,10 @@ _FOREST_SHARE = 0.3
 _CUTS = ((2, 1), (1, 0), (2, 0), (4, 1))
 #: The better of the first two is tried again with so many prices; and the share of the time limit for all.
 _MORE_PRICES, _NEST_BOUND_SHARE = 108, 0.4
+#: Where a relaxation is too hard and the gap not loose, only parts of the forward pass are free: so many out of so many at first, more
+#: (times the growth) where that is easy and fewer where it is hard, for at most so many seconds, until that brought nothing so many
+#: times in a row; what breaks the budget is annealed with so many moves.
+_FREE_PARTS, _PARTS, _PART_GROWTH, _PART_SECONDS, _VAIN, _PART_MOVES = 6, 48, 1.5, 1.0, 8, 10_000
 #: Rounds spent on improving a schedule that is within the gap already, each of at most this many seconds.
 _POLISH_ROUNDS, _POLISH_SECONDS = 2, 1.0
 #: Fractions of the violation by which the budget is lowered to read feasible schedules off the relaxation.
@@ -91,12 +95,14 @@ class _Auto:
         self.moves, self.evicted = _CLIMB_MOVES, np.inf
         self.anneal = Anneal(self.problem, search.budget, "given", search.seed)
         self.anneal_moves = _ANNEAL_MOVES
+        self.rng = np.random.default_rng(search.seed)
         self.nests = list(_NESTS)
         self.menus: dict[object, Menu] = {}
         self.snapshots: set[int] = set()
         self.transients: set[tuple[int, int]] = set()
         self.windows = False
-        self.outdone = False  # by the bound from prices: relaxations have nothing more to say
+        self.priced = False  # the bounds from prices are known
+        self.outdone = False  # by them: relaxations have nothing more to say
 
     def run(self) -> None:
         self._consider(evaluate(self.graph, range(self.graph.num_ops)), "no recomputation")
@@ -126,14 +132,17 @@ class _Auto:
             # Without window cuts most relaxations are solved sooner; those that are not solved have the better bound with them.
             self.windows ^= not relaxed.exact
             violating = self._decode(stages, relaxed)
+            if not relaxed.exact and not self._loose(_FAR):
+                self._solve_parts(stages)
             if rounds >= next_polish:
                 cost = self.search.best_cost
                 self._improve(violating, rounds)
                 failures = 0 if self.search.best_cost < cost else failures + 1
                 next_polish = rounds + 2**failures  # what brought nothing has less and less time to try again
-            if not self.search.done() and rounds == 0:
-                if self.search.best is None and self.most_rounds is None and self._impossible():
-                    return
+            if rounds == 0 and self._impossible():
+                return
+            if not self.search.done() and not self.priced and self._loose(_LOOSE if rounds else _FAR):
+                self.priced = True
                 self._forest_bound()
                 self._nest_bound()
             rounds += 1
@@ -166,7 +175,7 @@ class _Auto:
         if not self.search.done() and self._loose() and self.search.best_cost < annealed:
             self._anneal(violating, rounds)
         for _ in range(2 if rounds else 1):
-            self._nest()
+            self._nest(_LOOSE if rounds else _FAR)
 
     def _finished(self, polish: int) -> bool:
         search = self.search
@@ -174,8 +183,8 @@ class _Auto:
             return polish >= _POLISH_ROUNDS or search.current_gap() <= max(0.02 * search.gap, OPTIMAL_GAP)
         return search.done()
 
-    def _loose(self) -> bool:
-        return self.most_rounds is None and self.search.current_gap() > _LOOSE
+    def _loose(self, gap: float = _LOOSE) -> bool:
+        return self.most_rounds is None and self.search.current_gap() > gap
 
     def _consider(self, found: Evaluation, note: str) -> bool:
         if found.peak > self.search.budget:
@@ -261,9 +270,9 @@ class _Auto:
         self.starts = []
         self.pool = sorted(self.pool, key=lambda one: one.cost)[:_POOL]
 
-    def _nest(self) -> None:
+    def _nest(self, gap: float) -> None:
         """Nested checkpointing: near the least memory it is far ahead of what eviction and annealing find."""
-        if not self.nests or not self._loose() or self.search.done():
+        if not self.nests or not self._loose(gap) or self.search.done():
             return
         from .nested import Nested  # which solves segments by this method
 
@@ -285,6 +294,8 @@ class _Auto:
     def _impossible(self) -> bool:
         """Nothing found in a round: is there anything?"""
         search = self.search
+        if search.best is not None or self.most_rounds is not None or search.done():
+            return False
         least = least_peak_bound(self.problem, search.budget + 1, search.done)
         search.proven_infeasible = least > search.budget
         return search.proven_infeasible
@@ -320,7 +331,7 @@ class _Auto:
             violating = [one for one in found if not self._consider(one, "schedule from prices")]
             forest.refine(violating)
 
-    def _relax(self, budget: int, stages: list[int], seconds: float, rough: float) -> Relaxed:
+    def _relax(self, budget: int, stages: list[int], seconds: float, rough: float, free: Bools | None = None) -> Relaxed:
         search = self.search
         start = None
         if search.best is not None:
@@ -333,9 +344,28 @@ class _Auto:
             seed=search.seed,
             stop=lambda bound: search.interrupted,
             start=start,
+            free=free,
             transients=self.transients,
-            windows=self.windows,
+            windows=self.windows and free is None,
         )
+
+    def _solve_parts(self, stages: list[int]) -> None:
+        """Large neighbourhood search: the relaxation with most of what the best schedule retains fixed."""
+        search, vain, size = self.search, 0, float(_FREE_PARTS)
+        producer, backward = self.problem.producer, self.problem.backward
+        parts = np.array_split(np.flatnonzero(~backward), _PARTS)
+        while search.best is not None and not search.closed() and not search.done() and vain < _VAIN:
+            free = np.zeros(self.graph.num_ops, np.bool_)
+            for part in self.rng.choice(_PARTS, round(size), replace=False):
+                free[parts[part]] = True
+            before = search.best_cost
+            relaxed = self._relax(search.budget, stages, _PART_SECONDS, 0.0, free[producer])
+            found = [] if relaxed.retained is None else self._read_off(stages, relaxed.retained)
+            for one in found:
+                if not self._consider(one, "schedule from part of the relaxation") and one.cost < search.best_cost:
+                    self._consider(self.anneal.run(one.sequence, _PART_MOVES, hot=POLISH_HEAT, stop=search.done), "annealing")
+            size = min(size * _PART_GROWTH, _PARTS) if relaxed.exact else max(size / _PART_GROWTH, 1.0)
+            vain = 0 if search.best_cost < before else vain + 1
 
     def _read_off(self, stages: list[int], retained: list[Bools]) -> list[Evaluation]:
         return [evaluate(self.graph, decode(self.graph, stages, retained, eager)) for eager in (False, True)]

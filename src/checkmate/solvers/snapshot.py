@@ -24,6 +24,8 @@ _SCALE = 1000.0
 #: HiGHS satisfies constraints within 1e-6; what that can add to a bound is taken off again, relative to the ideal cost.
 _SAFETY = 2e-7
 _TINY = 1e-4
+#: A value that may be retained or not.
+_OPEN = -1
 #: Suffix windows times ops in one program.
 _WINDOW_ROWS = 3000
 
@@ -92,6 +94,7 @@ class SnapshotRelaxation:
         seed: int = 0,
         stop: Callable[[float], bool] = lambda bound: False,
         start: list[Bools] | None = None,
+        free: Bools | None = None,
         windows: bool = True,
         transients: Collection[tuple[int, int]] = (),
     ) -> Relaxed:
@@ -103,11 +106,13 @@ class SnapshotRelaxation:
             gap: stop when within this fraction of the ideal cost.
             stop: called now and then with the bound proven so far; True ends the search.
             start: per snapshot the values that a known schedule retains.
+            free: per value; those that are not are retained as in `start`, and the bound says nothing.
             transients: (stage, op) pairs: also limit memory while `op` is recomputed in the group that ends with `stage`,
                 a snapshot. What is retained through the whole group is live then, in whatever order the group recomputes.
             windows: add cuts over suffixes of the groups, which make up for what splitting stages loses in the LP.
         """
-        program, retain, recompute = self._build(budget, snapshots, windows, transients)
+        fixed = None if start is None or free is None else [np.where(free, _OPEN, kept) for kept in start]
+        program, retain, recompute = self._build(budget, snapshots, windows, transients, fixed)
         hint = None
         if start is not None:
             columns = [index[index >= 0] for index in retain]
@@ -156,7 +161,12 @@ class SnapshotRelaxation:
         return Relaxed(bound, retained, cost, answer.optimal)
 
     def _build(
-        self, budget: float, snapshots: Sequence[int], windows: bool, transients: Collection[tuple[int, int]]
+        self,
+        budget: float,
+        snapshots: Sequence[int],
+        windows: bool,
+        transients: Collection[tuple[int, int]],
+        fixed: list[Ints] | None = None,
     ) -> tuple[Program, list[Ints], list[Ints]]:
         problem = self.problem
         n, m = problem.graph.num_ops, problem.graph.num_values
@@ -168,7 +178,9 @@ class SnapshotRelaxation:
         for k, stage in enumerate(snapshots):
             useful = (producer <= stage) & (self._useful_until > stage)
             index = np.full(m, -1)
-            index[useful] = program.variables(np.zeros(int(useful.sum())), integer=True)
+            chosen = useful if fixed is None else useful & (fixed[k] != 0)
+            least = None if fixed is None else (fixed[k][chosen] == 1).astype(np.float64)
+            index[chosen] = program.variables(np.zeros(int(chosen.sum())), integer=True, least=least)
             retain.append(index)
             again = np.zeros(n, np.bool_)
             again[producer[useful]] = True
