@@ -132,7 +132,7 @@ class _Auto:
             # Without window cuts most relaxations are solved sooner; those that are not solved have the better bound with them.
             self.windows ^= not relaxed.exact
             violating = self._decode(stages, relaxed)
-            if not relaxed.exact and not self._loose(_FAR):
+            if not relaxed.exact and self.most_rounds is None and not self._loose(_FAR):
                 self._solve_parts(stages)
             if rounds >= next_polish:
                 cost = self.search.best_cost
