@@ -21,7 +21,6 @@ from solver import environment
 
 import checkmate
 from checkmate import Graph, networks
-from checkmate.units import parse_bytes
 
 #: Of Checkmate's evaluation.
 NAMES = tuple(name for name in networks.__all__ if name != "transformer")
@@ -53,7 +52,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("largest_batch.json"), help="JSON file (default: largest_batch.json)")
     options = parser.parse_args()
-    budget = parse_bytes(options.budget)
+    budget = checkmate.parse_bytes(options.budget)
     print(f"{'graph':12} {'plain':>6} {'batch':>6} {'proven below':>12} {'overhead':>9} {'allowed':>8} {'seconds':>8}")
     rows = []
     for name in options.networks:

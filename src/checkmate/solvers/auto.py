@@ -56,7 +56,7 @@ _FOREST_SHARE = 0.3
 _CUTS = ((2, 1), (1, 0), (2, 0), (4, 1))
 #: The better of the first two is tried again with so many prices; and the share of the time limit for all.
 _MORE_PRICES, _NEST_BOUND_SHARE = 108, 0.4
-#: Where a relaxation is too hard and the gap not loose, only parts of the forward pass are free: so many out of so many at first, more
+#: Where a relaxation is too hard and the gap not far, only parts of the forward pass are free: so many out of so many at first, more
 #: (times the growth) where that is easy and fewer where it is hard, for at most so many seconds, until that brought nothing so many
 #: times in a row; what breaks the budget is annealed with so many moves.
 _FREE_PARTS, _PARTS, _PART_GROWTH, _PART_SECONDS, _VAIN, _PART_MOVES = 6, 48, 1.5, 1.0, 8, 10_000
