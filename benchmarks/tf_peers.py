@@ -7,10 +7,10 @@
 - ours: `checkmate.tf2.compile`, with the peak that each other way reached as the budget, and then with smaller ones, down to the
   smallest that works.
 
-Each network runs in a process of its own. A peak is the most bytes that TensorFlow's allocator had in use in a step, beyond
-what was there before it, plus the step's inputs and variables. Times are medians over rounds in which every way takes one
-step, ours and what it is compared with one right after the other; "against" is the median over the rounds of our time over the
-other's, at a budget of the other's peak.
+Every way trains in a process of its own, as it would for a user; all of them stay alive until their network is done. A peak is the
+most bytes that TensorFlow's allocator had in use in a step, beyond what was there before it, plus the step's inputs and variables.
+Times are medians over rounds in which every way takes one step, ours and what it is compared with one right after the other;
+"against" is the median over the rounds of our time over the other's, at a budget of the other's peak.
 The optimizer (SGD) and the data are the same. Note what the others change: with them batch norm updates its statistics
 twice for recomputed layers; ours does not.
 
@@ -23,24 +23,25 @@ Writes a table, JSON and a picture (same name, .png). Exit code 1 if a way is fa
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import platform
 import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from worker import result_of
+from worker import Worker
 
 NAMES = ("vgg19", "resnet50", "mobilenet", "unet", "transformer")
 MEBI = 2**20
 TOLERANCE = 1.05
 SEGMENTS = (2, 3, 4, 6, 9, 14)
+SCOPES = ({"mode": "full"}, {"mode": "activations"}, {"mode": "larger_than", "output_size_threshold": 2**16})
 SHARES = (0.75, 0.5, 0.25)  # budgets of ours between its smallest (0) and the plain peak (1)
 
 
@@ -49,13 +50,13 @@ class Way:
     """One way to train the network.
 
     Attributes:
-        step: one training step on a batch; None if it failed, and then `error` says why.
+        worker: the process that trains; None if that failed, and then `error` says why.
         peak: bytes. against: the way whose peak is this one's budget. infeasible: bytes that would do in place of the budget.
     """
 
     name: str
     setting: str
-    step: Callable[[Any, Any], Any] | None = None
+    worker: Worker | None = None
     budget: int | None = None
     against: str | None = None
     peak: int | None = None
@@ -70,136 +71,74 @@ class Way:
         return f"{self.name} {self.setting}".strip()
 
     def row(self) -> dict[str, Any]:
-        kept = {key: value for key, value in vars(self).items() if key not in ("step", "infeasible")}
+        kept = {key: value for key, value in vars(self).items() if key not in ("worker", "infeasible")}
         return {**kept, "title": self.title, "median_seconds": statistics.median(self.seconds) if self.seconds else None}
 
 
 class Comparison:
-    """All ways of one network, in this process."""
+    """All ways of one network.
 
-    def __init__(self, name: str, size: str, batch: int | None, time_limit: float, segments: Sequence[int] = SEGMENTS):
-        import keras
-        import tensorflow as tf
-        from tf_models import task
+    Args:
+        network: name, size and batch of `tf_models.task`. alive: holds the processes.
+    """
 
-        self.keras = keras
-        self.task = task(name, size, batch)
+    def __init__(self, network: Sequence[Any], alive: ExitStack, time_limit: float, segments: Sequence[int] = SEGMENTS):
+        self.network = network
+        self.alive = alive
         self.time_limit = time_limit
-        self.segments = segments
-        self.ways: list[Way] = []
-        self.x, self.y = (tf.constant(array) for array in self.task.batch(0))
+        with Worker("tf_ways.py") as worker:
+            self.facts = worker.ask([*network, "facts", [list(segments)]])
 
     def run(self, rounds: int) -> list[Way]:
-        self._add("plain", "", lambda: self._step(self.task.build()))
-        self._add_segments()
-        for setting in ({"mode": "full"}, {"mode": "activations"}, {"mode": "larger_than", "output_size_threshold": 2**16}):
-            self._add("remat", str(setting["mode"]), lambda setting=setting: self._remat(setting))
-        self._add_ours()
+        others = self._others()
+        plain, smallest = others[0].peak, self.facts["smallest"]
+        assert plain is not None
+        least = int(1.03 * smallest) if smallest is not None else plain
+        wanted = [(way.peak, way.title) for way in others if way.peak is not None]
+        wanted += [(int(least + share * (plain - least)), None) for share in (*SHARES, 0.0)]
+        # Nothing is timed while plans are made, of ops whose times the facts left in the cache.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            ours = list(pool.map(lambda one: self._planned(*one), wanted))
         # What is compared goes one right after the other, now this first, now that: the machine's speed drifts within a round.
-        order = sorted((way for way in self.ways if way.step is not None), key=lambda way: way.against or way.title)
+        ways = [*others, *ours]
+        order = sorted((way for way in ways if way.worker is not None), key=lambda way: way.against or way.title)
         for number in range(rounds):
             for way in order if number % 2 else reversed(order):
-                assert way.step is not None
-                started = time.perf_counter()
-                way.step(self.x, self.y)
-                way.seconds.append(time.perf_counter() - started)
-        return self.ways
+                assert way.worker is not None
+                way.seconds.append(way.worker.ask("step")["seconds"])
+        return ways
 
-    def _add(self, name: str, setting: str, make: Callable[[], Callable[[Any, Any], Any]], **about: Any) -> Way:
-        """Build a way, run it and measure its fourth step."""
-        from checkmate.tf2 import measure
+    def _others(self) -> list[Way]:
+        """Plain training first."""
+        ways = [self._train("plain", "", [])]
+        done: list[list[int]] = []
+        for cuts in self.facts["cuts"]:
+            if len(cuts) > 2 and cuts not in done:
+                alike = sum(len(other) == len(cuts) for other in done)
+                done.append(cuts)
+                ways.append(self._train("segments", f"{len(cuts) - 1}{'abcdef'[alike - 1] if alike else ''}", [cuts]))
+        return ways + [self._train("remat", str(scope["mode"]), [scope]) for scope in SCOPES]
 
-        way = Way(name, setting, **about)
-        self.ways.append(way)
-        try:
-            way.step = make()
-            for _ in range(4):  # the first prepares; ours may plan again after those that follow
-                gc.collect()
-                with measure("CPU:0") as seen:
-                    way.step(self.x, self.y)
-        except Exception as error:  # noqa: BLE001 - whatever a way of training cannot do is a result: it goes into the table
-            way.infeasible = getattr(error, "smallest_found", None)
-            way.step, way.error = None, f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
-            return way
-        if seen.added is None:
-            sys.exit("TensorFlow counts no memory on this device: run on the CPU with oneDNN on")
-        way.peak = seen.added + self.fixed
-        print(f"  {way.title}: {way.peak / MEBI:.1f} MiB", file=sys.stderr, flush=True)
-        return way
-
-    def _step(self, model: Any, forward: Callable[[Any], Any] | None = None) -> Callable[[Any, Any], Any]:
-        from tf_models import plain_step, tensor_bytes
-
-        optimizer = self.keras.optimizers.SGD(0.01)
-        optimizer.build(model.trainable_variables)
-        self.fixed = tensor_bytes([*(v.value for v in (*model.variables, *optimizer.variables)), self.x, self.y])
-        return plain_step(model, self.task.loss, optimizer, forward)
-
-    def _remat(self, setting: dict[str, Any]) -> Callable[[Any, Any], Any]:
-        with self.keras.RematScope(**setting):
-            model = self.task.build()
-        return self._step(model)
-
-    def _add_segments(self) -> None:
-        from tf_segments import Layered
-
-        done: set[tuple[int, ...]] = set()
-        for count in self.segments:
-            model = self.task.build()
-            layered = Layered.read(model, len(self.x))
-            cuts = layered.cuts(count, len(self.x))
-            if len(cuts) > 2 and tuple(cuts) not in done:
-                done.add(tuple(cuts))
-                forward = layered.recomputed(cuts)
-                alike = sum(len(other) == len(cuts) for other in done) - 1
-                setting = f"{len(cuts) - 1}{'abcdef'[alike - 1] if alike else ''}"
-                self._add("segments", setting, lambda model=model, forward=forward: self._step(model, forward))
-
-    def _add_ours(self) -> None:
-        import checkmate
-
-        others = [way for way in self.ways if way.peak is not None]
-        try:
-            checkmate.solve(self._graph(), 1, method="greedy")
-            smallest = others[0].peak  # every budget would do
-        except checkmate.InfeasibleBudget as error:
-            smallest = int(1.03 * error.smallest_found)
-        for other in others:
-            assert other.peak is not None
-            self._add_planned(int(other.peak), other.title)
-        plain = others[0].peak
-        assert plain is not None and smallest is not None
-        for share in (*SHARES, 0.0):
-            self._add_planned(int(smallest + share * (plain - smallest)), None)
-
-    def _graph(self) -> Any:
-        import checkmate.tf2
-
-        optimizer = self.keras.optimizers.SGD(0.01)
-        return checkmate.tf2.capture(self.task.build(), self.task.loss, self.x, self.y, optimizer)
-
-    def _add_planned(self, budget: int, against: str | None) -> None:
-        import checkmate.tf2
-
-        made: list[Any] = []
-
-        def make() -> Callable[[Any, Any], Any]:
-            optimizer = self.keras.optimizers.SGD(0.01)
-            step = checkmate.tf2.compile(
-                self.task.build(), self.task.loss, optimizer, self.x, self.y, budget=budget, time_limit=self.time_limit
-            )
-            made.append(step)
-            return step
-
+    def _planned(self, budget: int, against: str | None) -> Way:
+        """Ours; a budget of our own choice may turn out to be too small."""
         for last in (False, False, True):
-            way = self._add("ours", f"{budget / MEBI:.0f}", make, budget=budget, against=against)
+            way = self._train("ours", f"{budget / MEBI:.0f}", [budget, self.time_limit], budget=budget, against=against)
             if last or against is not None or way.infeasible is None:
                 break
-            self.ways.remove(way)
             budget = int(1.01 * way.infeasible)
-        if way.step is not None:
-            (plan,) = checkmate.tf2.plans(made[0])
-            way.predicted_peak, way.overhead = plan.predicted_peak, plan.schedule.overhead
+        return way
+
+    def _train(self, name: str, setting: str, arguments: Sequence[Any], **about: Any) -> Way:
+        """A process that trains in this way; see `Training` for the arguments."""
+        way = Way(name, setting, **about)
+        worker = self.alive.enter_context(Worker("tf_ways.py", TF_FORCE_GPU_ALLOW_GROWTH="true"))
+        for key, value in worker.ask([*self.network, name, arguments]).items():
+            setattr(way, key, value)
+        if way.error is None:
+            assert way.peak is not None
+            way.worker = worker
+            print(f"  {way.title}: {way.peak / MEBI:.1f} MiB", file=sys.stderr, flush=True)
+        return way
 
 
 def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -256,26 +195,6 @@ def plot(results: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def environment() -> dict[str, Any]:
-    from importlib.metadata import version
-
-    import tensorflow as tf
-
-    import checkmate
-    from checkmate.tf2.internals import onednn_is_on
-
-    return {
-        "checkmate": checkmate.__version__,
-        "tensorflow": tf.__version__,
-        "keras": version("keras"),
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "processor": _processor(),
-        "processors": os.cpu_count(),
-        "onednn": onednn_is_on(),
-    }
-
-
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -293,22 +212,19 @@ def main() -> int:
     parser.add_argument("--segments", type=int, nargs="+", default=SEGMENTS, help="numbers of segments (default: 2 3 4 6 9 14)")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each plan of ours (default: 10)")
     parser.add_argument("--output", type=Path, default=Path("tf_peers.json"), help="JSON file (default: tf_peers.json)")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worker:
-        name, size, batch, rounds, time_limit, segments = json.loads(options.worker)
-        rows = [way.row() for way in Comparison(name, size, batch, time_limit, segments).run(rounds)]
-        print(json.dumps({"rows": rows, "environment": environment()}))
-        return 0
     settings = {name: getattr(options, name) for name in ("size", "batch", "rounds", "time_limit", "segments")}
     results: dict[str, Any] = {}
     for name in options.model or NAMES:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        made = result_of(__file__, [name, *settings.values()])
-        results[name] = {"rows": made["rows"], "verdict": verdict(made["rows"])}
-        print(table(name, made["rows"]), flush=True)
+        with ExitStack() as alive:
+            comparison = Comparison([name, options.size, options.batch], alive, options.time_limit, options.segments)
+            rows = [way.row() for way in comparison.run(options.rounds)]
+        results[name] = {"rows": rows, "verdict": verdict(rows)}
+        print(table(name, rows), flush=True)
+        environment = {**comparison.facts["environment"], "processor": _processor(), "processors": os.cpu_count()}
         # A run that is cut off keeps what it has.
-        data = {"environment": made["environment"], "settings": {**settings, "seed": 0}, "networks": results}
+        data = {"environment": environment, "settings": {**settings, "seed": 0}, "networks": results}
         options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         plot(results, options.output.with_suffix(".png"))
     return 0 if all(result["verdict"]["passed"] for result in results.values()) else 1

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 
@@ -15,3 +17,38 @@ def result_of(script: str, work: list[Any], **settings: str) -> dict[str, Any]:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **settings}
     process = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
     return dict(json.loads(process.stdout.splitlines()[-1]))
+
+
+class Worker:
+    """A script that answers requests, one line of JSON each, until its input ends.
+
+    Args:
+        script: in this folder.
+    """
+
+    def __init__(self, script: str, **settings: str):
+        path = str(Path(__file__).parent / script)
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **settings}
+        self._process = subprocess.Popen(
+            [sys.executable, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def ask(self, request: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise subprocess.CalledProcessError(self._process.wait(), self._process.args)
+        return dict(json.loads(answer))
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            self._process.kill()
+        self.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -70,6 +71,19 @@ def test_verdict(load: Any, planned: list[Any], passed: bool) -> None:
     rows += [row(title, peak, [seconds] * 3, budget, against) for title, peak, seconds, budget, against in planned]
     assert peers.verdict(rows)["passed"] is passed
     assert "segments 3" in peers.table("made up", rows)
+
+
+def test_a_worker_answers_until_it_is_closed(load: Any, tmp_path: Path) -> None:
+    script = tmp_path / "double.py"
+    script.write_text(
+        "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'twice': 2 * json.loads(line)}), flush=True)\n"
+    )
+    worker = load("worker").Worker(str(script))
+    assert [worker.ask(number) for number in (1, 20)] == [{"twice": 2}, {"twice": 40}]
+    worker.close()
+    script.write_text("raise SystemExit(3)\n")
+    with pytest.raises(subprocess.CalledProcessError, match="exit status 3"), load("worker").Worker(str(script)) as worker:
+        worker.ask(1)
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,24 @@ import random
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from checkmate.schedule import Step
 from checkmate.tf2.capture import Captured
+from checkmate.tf2.emit import emit, original
 from checkmate.tf2.internals import is_stateful
 from checkmate.tf2.keras_step import build, training_step
-from checkmate.tf2.kinds import IN_PLACE, is_one_kernel
+from checkmate.tf2.kinds import IN_PLACE, is_big, is_handle, is_one_kernel
 from checkmate.tf2.options import Options
 from checkmate.tf2.overlap import one_by_one, overlapping
 from checkmate.tf2.planning import make_plan
+from checkmate.tf2.priority import in_order_of_priority, prioritized
 from checkmate.tf2.replay import replay, replay_peak
 from checkmate.tf2.step import capture_step
-from checkmate.tf2.trace import root
+from checkmate.tf2.trace import is_fixed, root
 from tf2_models import CASES, tensors
 
 
@@ -105,10 +109,91 @@ def test_what_must_wait() -> None:
         before = newest.get(run.op.name, -1)
         again += before >= 0
         if number not in pairs:
-            assert waits[number] == (number if is_stateful(run.op) else before + 1)
+            anything = is_stateful(run.op) and not any(map(is_handle, run.op.inputs))
+            assert waits[number] == (number if anything else before + 1)
         newest[run.op.name] = number
     assert again > 0
     assert any(is_stateful(run.op) for run in runs)
     assert [w for n, w in enumerate(one_by_one(captured, steps)) if n not in pairs] == [
         n for n in range(len(runs)) if n not in pairs
     ]
+
+
+def emitted(captured: Captured, steps: list[Step], waits: list[int]) -> Any:
+    traced = captured.traced
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
+    make = tf.function(lambda *arguments: emit(captured, steps, arguments, waits=waits), autograph=False)
+    return make.get_concrete_function(*specs)
+
+
+def all_before(graph: tf.Graph) -> dict[str, set[str]]:
+    """Name of an op -> names of all that are over when it begins."""
+    found: dict[str, set[str]] = {}
+    missing = list(graph.get_operations())
+    while missing:
+        later = []
+        for op in missing:
+            others = {t.op.name for t in op.inputs} | {other.name for other in op.control_inputs}
+            if others <= found.keys():
+                found[op.name] = others.union(*(found[name] for name in others))
+            else:
+                later.append(op)
+        assert len(later) < len(missing)
+        missing = later
+    return found
+
+
+@pytest.mark.parametrize("prioritize", [False, True])
+def test_the_graph_waits_as_it_must(prioritize: bool) -> None:
+    captured, steps = planned("transformer", 0.6)
+    fixed = captured.graph.fixed_memory
+    alone = replay_peak(captured, steps)
+    waits = overlapping(captured, steps, fixed + int(1.15 * (alone - fixed)))
+    function = emitted(captured, steps, waits)
+    if prioritize:
+        function = prioritized(
+            function, lambda name: captured.costs[original(name)].seconds if original(name) in captured.costs else 0
+        )
+    before = all_before(function.graph)
+    copies: Counter[str] = Counter()
+    names = []
+    kept = []  # numbers of the runs that take or free memory
+    for number, run in enumerate(replay(captured, steps)):
+        count = copies[run.op.name]
+        copies[run.op.name] += 1
+        names.append(f"{run.op.name}__again{count}" if count else run.op.name)
+        chained = is_big(run.op) or is_stateful(run.op)
+        if chained:
+            missing = [names[other] for other in kept if other < waits[number] and names[other] not in before[names[-1]]]
+            assert not missing, (names[-1], missing)
+        if chained or any(not is_fixed(r) and is_big(r.op) for r in map(root, run.op.inputs)):
+            kept.append(number)
+    assert max(copies.values()) > 1
+    # A variable that changes while its value is in use would be copied.
+    changed = 0
+    for op in function.graph.get_operations():
+        if op.type == "ReadVariableOp":
+            readers = [one for one in function.graph.get_operations() if any(root(t).op is op for t in one.inputs)]
+            for change in function.graph.get_operations():
+                if "Assign" in change.type and change.inputs[0] is op.inputs[0] and op.name in before[change.name]:
+                    changed += 1
+                    earlier = names[: names.index(change.name)]
+                    assert {one.name for one in readers if one.name in earlier} <= before[change.name]
+    assert changed > 5
+
+
+def test_order_of_priority() -> None:
+    # a is read by b (short), by c (long, through d), and e stands alone.
+    before = {"a": [], "c": ["a"], "b": ["a"], "d": ["c"], "e": [], "end": ["b", "d", "e"]}
+    seconds = {"a": 1.0, "b": 2.0, "c": 1.0, "d": 4.0, "e": 3.0, "end": 0.5}
+    assert in_order_of_priority(before, seconds.__getitem__) == ["e", "a", "b", "c", "d", "end"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_order_of_priority_is_topological(seed: int) -> None:
+    randomness = random.Random(seed)
+    before = {str(n): sorted({str(randomness.randrange(n)) for _ in range(3)}) if n else [] for n in range(60)}
+    order = in_order_of_priority(before, lambda name: randomness.random())
+    assert sorted(order) == sorted(before)
+    place = {name: number for number, name in enumerate(order)}
+    assert all(place[other] < place[name] for name, others in before.items() for other in others)

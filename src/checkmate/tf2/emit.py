@@ -7,7 +7,7 @@ those that must be over (see `overlap`); TensorFlow's graph rewriting still work
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import pairwise
@@ -25,6 +25,9 @@ MODES = ("sparse", "full")
 
 #: Stateful for TensorFlow, but they only read variables.
 _READERS = frozenset({"ResourceGather", "ResourceGatherNd"})
+
+#: In the names of further copies of an op.
+_AGAIN = "__again"
 
 #: An op that waits for more others than this waits for one that waits for them.
 _MANY = 3
@@ -49,7 +52,8 @@ def emit(
         The step's outputs, flat.
     """
     copy_functions(captured.traced.graph)
-    emitter = _Emitter(captured, arguments, mode, dry, one_by_one(captured, steps) if waits is None else waits)
+    in_turn = waits is None
+    emitter = _Emitter(captured, arguments, mode, dry, one_by_one(captured, steps) if waits is None else waits, in_turn)
     seen: set[int] = set()
     for step in steps:
         if isinstance(step, Compute):
@@ -63,17 +67,25 @@ def emit(
     return [*outputs, *emitter.left_out]
 
 
+def original(name: str) -> str:
+    """The op that the op of this name in an emitted graph is a copy of, if it is a copy."""
+    return name.partition(_AGAIN)[0]
+
+
 def can_run_dry(captured: Captured) -> bool:
     """The step changes nothing but variables, by ops that nothing else reads: it can be tried out without them."""
     return all(not op.outputs or op.type in _READERS for unit in captured.units for op in unit.ops if is_stateful(op))
 
 
 class _Emitter:
-    def __init__(self, captured: Captured, arguments: Sequence[tf.Tensor], mode: str, dry: bool, waits: Sequence[int]):
+    def __init__(
+        self, captured: Captured, arguments: Sequence[tf.Tensor], mode: str, dry: bool, waits: Sequence[int], in_turn: bool
+    ):
         traced = captured.traced
         self.mode = mode
         self.dry = dry
         self.waits = waits
+        self.in_turn = in_turn
         self.left_out: list[tf.Tensor] = []
         self.tensors: dict[str, tf.Tensor] = {
             inner.name: outer for inner, outer in zip(traced.inputs, [*arguments, *traced.captured], strict=True)
@@ -86,8 +98,10 @@ class _Emitter:
         self.flag = _unknown(arguments) if any(is_big(op) and op.name in self.constants for op in traced.ops) else None
         self.copies: Counter[str] = Counter()
         self.latest: dict[str, tf.Operation] = {}
+        self.readers: defaultdict[str, list[tf.Operation]] = defaultdict(list)  # variable -> what computes with its value
         self.number = 0  # runs of ops so far
         self.waited_for: dict[int, tuple[tf.Operation, int]] = {}  # run -> its copy, and how many runs are over when that begins
+        self.over_after: dict[str, int] = {}  # tensor -> so many runs are over when its latest copy is there
         self.all_over: dict[int, tf.Operation] = {}  # number -> an op that ends when so many runs are over
 
     def get(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -117,16 +131,19 @@ class _Emitter:
         number = self.number
         self.number += 1
         waits = number if self.mode == "full" else self.waits[number]
+        known = 0 if self.in_turn else max((self.over_after.get(root(tensor).name, 0) for tensor in op.inputs), default=0)
         chained = self._is_chained(op)
         filters = self.filters.get(op.name)
         if filters is not None and self._is_chained(filters):
             before = self._edges(waits, (op, filters))
         elif chained:
-            before = self._edges(waits, (self.biases.get(op.name), op))
+            before = self._edges(waits, (self.biases.get(op.name), op), known)
         else:
             before, waits = [], 0
         if is_stateful(op):
             before = [*before, *self._ordered_before(op)]
+            if waits < number:  # while its value is in use, TensorFlow would change a copy of a variable
+                before += [copy for handle in filter(is_handle, op.inputs) for copy in self.readers[handle.name]]
         if self.dry and is_stateful(op) and not op.outputs:
             self.latest[op.name] = self._leave_out(op, before)
         else:
@@ -135,33 +152,38 @@ class _Emitter:
         if self.mode == "full" and number:
             add_control_edge(self.waited_for[number - 1][0], new)
         if chained or any(not is_fixed(r) and is_big(r.op) for r in map(root, op.inputs)):
-            self.waited_for[number] = new, waits
+            self.waited_for[number] = new, max(waits, known)
+        over = max(waits, known)
+        while over < number and over not in self.waited_for:
+            over += 1
+        over += over == number
+        self.over_after.update((tensor.name, over) for tensor in op.outputs)
 
     def _is_chained(self, op: tf.Operation) -> bool:
         return self.mode == "full" or is_big(op) or is_stateful(op)
 
-    def _edges(self, waits: int, together: tuple[tf.Operation | None, tf.Operation]) -> list[tf.Operation]:
+    def _edges(self, waits: int, together: tuple[tf.Operation | None, tf.Operation], known: int = 0) -> list[tf.Operation]:
         """What an op of the chain waits for.
 
         Args:
-            waits: so many runs have to be over.
+            waits: so many runs have to be over. known: so many are over because of what it reads.
             together: the two gradients of a convolution with bias. oneDNN makes one kernel of them only if they wait for the same
                 ops; what one of them reads is left out, for graph rewriting drops such an edge on one side and not on the other.
         """
-        before = self._over(waits)
+        before = self._over(waits, known if together[0] is None else 0)
         if together[0] is None:
             if len(before) > _MANY:
-                with tf.control_dependencies(before):
+                with tf.control_dependencies(self._over(waits, 0)):  # for whatever others read
                     self.all_over[waits] = tf.no_op()
                 return [self.all_over[waits]]
             return before
         read = {root(tensor).op.name for one in together if one is not None for tensor in one.inputs}
         return [copy for copy in before if not any(self.latest.get(name) is copy for name in read)]
 
-    def _over(self, count: int) -> list[tf.Operation]:
-        """Ops at whose end the first `count` runs are over."""
+    def _over(self, count: int, known: int) -> list[tf.Operation]:
+        """Ops at whose end the first `count` runs are over, if the first `known` are."""
         found: list[tf.Operation] = []
-        number, known = count, 0  # runs up to `known` are over when one of those found begins
+        number = count
         while number > known:
             if number in self.all_over:
                 found.append(self.all_over[number])
@@ -187,10 +209,12 @@ class _Emitter:
             inputs = [self.tensors[t.name] for t in op.inputs]
             if self.flag is not None and op.name in self.constants and is_big(op):
                 inputs[0] = tf.raw_ops.SelectV2(condition=self.flag, t=inputs[0], e=inputs[0])
-            new = copy_op(op, inputs, f"{op.name}__again{number}" if number else op.name)
+            new = copy_op(op, inputs, f"{op.name}{_AGAIN}{number}" if number else op.name)
         for old, fresh in zip(op.outputs, new.outputs, strict=True):
             self._is_now(old, fresh)
         self.latest[op.name] = new
+        for read in {base.op for base in map(root, op.inputs) if base.op.type == "ReadVariableOp"}:
+            self.readers[read.inputs[0].name].append(new)
 
     def _is_now(self, old: tf.Tensor, fresh: tf.Tensor) -> None:
         """Note the newest copy of a tensor; views of the copy before are forgotten."""

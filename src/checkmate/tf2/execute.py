@@ -12,18 +12,19 @@ import tensorflow as tf
 from ..errors import BudgetWarning
 from .capture import Captured
 from .eager import EagerProgram
-from .emit import can_run_dry, emit
+from .emit import can_run_dry, emit, original
 from .internals import without_graph_rewriting
 from .measure import counts_memory, default_device, measure, zeros_outside
 from .overlap import overlapping
 from .planning import Plan
+from .priority import prioritized
 
 #: In the order in which they are tried.
 MODES = ("sparse", "full", "eager")
 
 #: Ops that overlap leave such a part of the budget free by what is modelled, for what they do to the memory pool differs from step
 #: to step; where that is not enough, the next part; at last they run one by one.
-_PARTS = (20, 8)
+_PARTS = (40, 12, 6)
 
 #: When they are tried out, they are to leave this part of the budget free, so many times as often as others.
 _FURTHER, _OFTEN = 50, 2
@@ -66,14 +67,20 @@ class Executor:
     def rehearse(self, limit: int) -> int | None:
         """Bytes that the schedule adds at its peak, found by runs on zeros that change nothing; None if that cannot be done.
 
-        Ops that overlap, which run in another order each time, are to stay further below `limit` bytes than others; as long as they
-        do not, they overlap less.
+        First with ops one by one. If that keeps to `limit` bytes, they overlap as much as leaves more room than that: they run in
+        another order each time.
         """
+        parts, self._parts = self._parts, []
         added = self._rehearse(limit)
+        if added is None or added > limit:
+            return added
         further = limit - (limit + self.captured.traced.fixed_bytes) // _FURTHER
-        while self._parts and (added is None or added > further):
-            del self._parts[0]
-            added = self._rehearse(limit)
+        while parts and self.mode == "sparse":
+            self._parts = parts
+            overlapped = self._rehearse(further)
+            if self._parts and overlapped is not None and overlapped <= further:
+                return overlapped
+            self._parts, parts = [], parts[1:]
         return added
 
     def _rehearse(self, limit: int) -> int | None:
@@ -146,13 +153,18 @@ class Executor:
         plan, steps = self.plan, self.plan.schedule.steps
         waits = None
         if self._parts:
-            limit = plan.budget - plan.reserved - plan.margin - plan.budget // self._parts[0]
+            limit = plan.budget - plan.reserved - plan.budget // self._parts[0]
             waits = overlapping(self.captured, steps, limit)
 
         def step(*arguments: tf.Tensor) -> list[tf.Tensor]:
             return emit(self.captured, steps, arguments, self.mode, dry, waits)
 
-        return tf.function(step, autograph=False).get_concrete_function(*specs)
+        function = tf.function(step, autograph=False).get_concrete_function(*specs)
+        return prioritized(function, self._seconds) if self._parts else function
+
+    def _seconds(self, name: str) -> float:
+        cost = self.captured.costs.get(original(name))
+        return cost.seconds if cost is not None else 0.0
 
 
 def _batches(like: Sequence[tuple[tf.TensorShape, tf.DType]], times: int) -> Iterator[list[tf.Tensor]]:

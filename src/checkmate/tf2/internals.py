@@ -35,6 +35,11 @@ def add_control_edge(before: tf.Operation, after: tf.Operation) -> None:
     after._add_control_inputs([before])
 
 
+def captured_in(tensor: tf.Tensor) -> tf.Tensor:
+    """What stands for a tensor from outside, such as the handle of a variable, in the graph that is being built."""
+    return framework_ops.get_default_graph().capture(tensor)
+
+
 def copy_functions(source: tf.Graph) -> None:
     """Make the functions that a traced graph calls (bodies of loops and branches) known to the graph being built."""
     graph = framework_ops.get_default_graph()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ..schedule import Step
 from .capture import Captured
 from .internals import is_stateful
-from .kinds import is_one_kernel
+from .kinds import is_handle, is_one_kernel
 from .replay import Run, replay
 
 
@@ -37,9 +37,10 @@ def overlapping(captured: Captured, steps: Sequence[Step], limit: int) -> list[i
         while first < number and runs[first].before + taken > limit:
             taken -= runs[first].takes
             first += 1
-        # What changes something comes after all that may have read it; a copy comes after the copy before it, or else
-        # TensorFlow would take one for the other.
-        waits.append(number if is_stateful(run.op) else max(first, newest.get(run.op.name, -1) + 1))
+        # What changes a variable comes after all that read it, which `emit` sees to. Other effects may concern anything. A copy
+        # comes after the copy before it, or else TensorFlow would take one for the other.
+        anything = is_stateful(run.op) and not any(map(is_handle, run.op.inputs))
+        waits.append(number if anything else max(first, newest.get(run.op.name, -1) + 1))
         newest[run.op.name] = number
     return _with_pairs(runs, waits)
 

@@ -7,6 +7,7 @@ writes over an input that nothing reads afterwards. The replay counts both.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ class Run:
     Attributes:
         reads: copies of tensors, each as its name and the number of the run that made it. made: bytes of each copy it makes.
         workspace: bytes. before: bytes live when it begins, fixed memory included. during: bytes live while it runs.
+        takes: bytes that it adds at most, in whatever order runs end.
     """
 
     op: tf.Operation
@@ -33,11 +35,7 @@ class Run:
     workspace: int
     before: int = 0
     during: int = 0
-
-    @property
-    def takes(self) -> int:
-        """Bytes that it takes at most, whatever it may write over."""
-        return sum(self.made.values()) + self.workspace
+    takes: int = 0
 
 
 def replay(captured: Captured, steps: Sequence[Step]) -> list[Run]:
@@ -45,31 +43,37 @@ def replay(captured: Captured, steps: Sequence[Step]) -> list[Run]:
     runs: list[Run] = []
     latest: dict[str, int] = {}  # tensor -> the run that made its newest copy
     last: dict[tuple[str, int], int] = {}  # copy -> the run that reads it last
+    readers: Counter[tuple[str, int]] = Counter()  # runs that read a copy
     for step in steps:
         if not isinstance(step, Compute):
             continue
         for op in captured.units[step.op].ops:
             number = len(runs)
             reads = [(r.name, latest[r.name]) for r in map(root, op.inputs) if not is_fixed(r)]
-            for copy in reads:
+            for copy in dict.fromkeys(reads):
                 last[copy] = number
+                readers[copy] += 1
             made = {(t.name, number): tensor_bytes(t) for t in op.outputs}
             latest.update((t.name, number) for t in op.outputs)
             runs.append(Run(op, reads, made, captured.costs[op.name].workspace))
     for tensor in map(root, captured.traced.outputs):
         if not is_fixed(tensor):
             last[tensor.name, latest[tensor.name]] = len(runs)
+            readers[tensor.name, latest[tensor.name]] += 1
     size: dict[tuple[str, int], int] = {}
     live = captured.graph.fixed_memory
     for number, run in enumerate(runs):
         run.before = live
         dying = {copy for copy in run.reads if last[copy] == number}
         own = sum(run.made.values())
+        run.takes = own + run.workspace
         if run.op.type in IN_PLACE:
-            over = next((copy for copy in dying if size[copy] == own and run.reads.count(copy) == 1), None)
-            if over is not None:
-                dying.discard(over)
+            fitting = [copy for copy in dying if size[copy] == own and run.reads.count(copy) == 1]
+            if fitting:
+                dying.discard(fitting[0])
                 live -= own
+            if any(readers[copy] == 1 for copy in fitting):
+                run.takes = run.workspace
         live += own
         run.during = live + run.workspace
         size.update(run.made)

@@ -36,8 +36,8 @@ _PATIENCE = 3
 #: Where there is no more room to be had, so many plans with less room are tried.
 _MORE_PLANS = 4
 
-#: So much dearer may a plan be whose ops can run at the same time.
-_LITTLE = 1.03
+#: So much dearer may a plan be whose ops can run at the same time; it is sought with so many times that part more room.
+_LITTLE, _MORE_ROOM = 1.03, 2
 
 #: Seconds of a step that is tried out again also where an earlier process did: memory may lie otherwise in this one.
 _QUICK = 1.0
@@ -178,7 +178,7 @@ class _Shaped:
                         # Not a warning: nothing was trained above the budget, and nothing will be.
                         _LOG.warning("a rehearsal of the step %s: it is planned again with more room", self._peaked(added))
                 just = self.plan.rehearsed_peak <= budget
-        if known is None and self.plan.rehearsed_peak is not None and self.executor.gave_up_overlap:
+        if self.plan.rehearsed_peak is not None and self.executor.gave_up_overlap:
             self._make_room_for_overlap(options, budget)
         self.margin = self.plan.margin
         if self.plan.rehearsed_peak is not None:
@@ -211,9 +211,11 @@ class _Shaped:
         time."""
         plan, executor = self.plan, self.executor
         with suppress(InfeasibleBudget):
-            self.plan = self._plan_with(options, plan.margin + budget // _SPARE, again=True)
-            self.executor = self._executor()
-            if self.plan.schedule.cost <= _LITTLE * plan.schedule.cost:
+            for parts in range(1, _MORE_ROOM + 1):
+                self.plan = self._plan_with(options, plan.margin + parts * budget // _SPARE, again=True)
+                self.executor = self._executor()
+                if self.plan.schedule.cost > _LITTLE * plan.schedule.cost:
+                    break
                 added = self.executor.rehearse(budget - self._total(0))
                 if added is not None and not self.executor.gave_up_overlap and self._total(added) <= budget:
                     self.plan.rehearsed_peak = self._total(added)

@@ -1,0 +1,146 @@
+"""One way to train a network, in a process of its own: what tf_peers.py compares.
+
+The process reads requests as lines of JSON, the way first, and answers each with a line: what the way's fourth step took, and then
+for every further request the seconds of a step.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class Training:
+    """A network in this process.
+
+    Attributes:
+        fixed: bytes of its variables, the optimizer's and one batch.
+    """
+
+    def __init__(self, network: str, size: str, batch: int | None):
+        import keras
+        import tensorflow as tf
+        from tf_models import task, tensor_bytes
+
+        self.task = task(network, size, batch)
+        self.x, self.y = (tf.constant(array) for array in self.task.batch(0))
+        self.optimizer = keras.optimizers.SGD(0.01)
+        self.keras, self.tensor_bytes = keras, tensor_bytes
+
+    def measured(self, step: Callable[[Any, Any], Any], model: Any) -> dict[str, int]:
+        """The peak of the fourth step, in bytes: the first prepares; ours may plan again after those that follow."""
+        from checkmate.tf2 import measure
+
+        for _ in range(4):
+            gc.collect()
+            with measure("CPU:0") as seen:
+                step(self.x, self.y)
+        if seen.added is None:
+            sys.exit("TensorFlow counts no memory on this device: run on the CPU with oneDNN on")
+        variables = [v.value for v in (*model.variables, *self.optimizer.variables)]
+        return {"peak": seen.added + self.tensor_bytes([*variables, self.x, self.y])}
+
+    def step_of(self, model: Any, forward: Callable[[Any], Any] | None = None) -> Callable[[Any, Any], Any]:
+        from tf_models import plain_step
+
+        self.optimizer.build(model.trainable_variables)
+        return plain_step(model, self.task.loss, self.optimizer, forward)
+
+    def plain(self) -> tuple[Callable[[Any, Any], Any], dict[str, Any]]:
+        model = self.task.build()
+        step = self.step_of(model)
+        return step, self.measured(step, model)
+
+    def segments(self, cuts: list[int]) -> tuple[Callable[[Any, Any], Any], dict[str, Any]]:
+        from tf_segments import Layered
+
+        model = self.task.build()
+        step = self.step_of(model, Layered.read(model, len(self.x)).recomputed(cuts))
+        return step, self.measured(step, model)
+
+    def remat(self, scope: dict[str, Any]) -> tuple[Callable[[Any, Any], Any], dict[str, Any]]:
+        with self.keras.RematScope(**scope):
+            model = self.task.build()
+        step = self.step_of(model)
+        return step, self.measured(step, model)
+
+    def ours(self, budget: int, time_limit: float) -> tuple[Callable[[Any, Any], Any], dict[str, Any]]:
+        import checkmate.tf2
+
+        model = self.task.build()
+        step = checkmate.tf2.compile(model, self.task.loss, self.optimizer, self.x, self.y, budget=budget, time_limit=time_limit)
+        measured = self.measured(step, model)
+        (plan,) = checkmate.tf2.plans(step)
+        return step, {**measured, "predicted_peak": plan.predicted_peak, "overhead": plan.schedule.overhead}
+
+    def facts(self, counts: list[int]) -> dict[str, Any]:
+        """Where to cut for these numbers of segments, the smallest budget of ours (None if every one would do), and versions."""
+        from tf_segments import Layered
+
+        import checkmate.tf2
+
+        model = self.task.build()
+        layered = Layered.read(model, len(self.x))
+        cuts = [layered.cuts(count, len(self.x)) for count in counts]
+        graph = checkmate.tf2.capture(model, self.task.loss, self.x, self.y, self.optimizer)
+        try:
+            checkmate.solve(graph, 1, method="greedy")
+        except checkmate.InfeasibleBudget as error:
+            return {"cuts": cuts, "smallest": error.smallest_found, "environment": environment()}
+        return {"cuts": cuts, "smallest": None, "environment": environment()}
+
+
+def environment() -> dict[str, Any]:
+    import platform
+    from importlib.metadata import version
+
+    import tensorflow as tf
+
+    import checkmate
+    from checkmate.tf2.internals import onednn_is_on
+
+    return {
+        "checkmate": checkmate.__version__,
+        "tensorflow": tf.__version__,
+        "keras": version("keras"),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "onednn": onednn_is_on(),
+    }
+
+
+def main() -> int:
+    # Whatever else is printed here must not come between the answers.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def answer(what: dict[str, Any]) -> None:
+        print(json.dumps(what), file=answers, flush=True)
+
+    network, size, batch, kind, arguments = json.loads(sys.stdin.readline())
+    training = Training(network, size, batch)
+    if kind == "facts":
+        answer(training.facts(*arguments))
+        return 0
+    try:
+        step, about = getattr(training, kind)(*arguments)
+    except Exception as error:  # noqa: BLE001 - whatever a way of training cannot do is a result: it goes into the table
+        message = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+        answer({"error": message, "infeasible": getattr(error, "smallest_found", None)})
+        return 0
+    answer(about)
+    for _ in sys.stdin:
+        step(training.x, training.y)  # the processors' caches hold another process's numbers
+        started = time.perf_counter()
+        step(training.x, training.y)
+        answer({"seconds": time.perf_counter() - started})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
