@@ -131,6 +131,7 @@ class _Emitter:
         number = self.number
         self.number += 1
         waits = number if self.mode == "full" else self.waits[number]
+        # Graph rewriting, which only what runs in turn may meet, can drop what an op reads.
         known = 0 if self.in_turn else max((self.over_after.get(root(tensor).name, 0) for tensor in op.inputs), default=0)
         chained = self._is_chained(op)
         filters = self.filters.get(op.name)
@@ -156,7 +157,7 @@ class _Emitter:
         over = max(waits, known)
         while over < number and over not in self.waited_for:
             over += 1
-        over += over == number
+        over += over == number  # this run itself
         self.over_after.update((tensor.name, over) for tensor in op.outputs)
 
     def _is_chained(self, op: tf.Operation) -> bool:
