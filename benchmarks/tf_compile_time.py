@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from worker import result_of
+from worker import environment, result_of
 
 NAMES = ("vgg19", "resnet50")
 LIMITS = {"vgg19": 60.0}
@@ -155,8 +155,6 @@ def main() -> int:
     if options.worker:
         print(json.dumps(work(*json.loads(options.worker))))
         return 0
-    from tf_peers import environment
-
     rows = []
     for name in options.model or NAMES:
         rows.append(compare(name, options.batch, options.side, options.budget))

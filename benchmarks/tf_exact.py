@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from worker import result_of
+from worker import environment, result_of
 
 NAMES = ("conv24", "resnet50", "mobilenet", "unet", "transformer")
 MEBI = 2**20
@@ -154,7 +154,6 @@ def main() -> int:
         print(json.dumps(train(*work, Path(output))))
         return 0
     from tf_models import SEED
-    from tf_peers import environment
 
     results: dict[str, Any] = {}
     for name in options.model or NAMES:

@@ -29,6 +29,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from worker import environment
+
 NAMES = ("unet", "mobilenet", "resnet50", "transformer")
 STEPS = 5
 SLACK = 16 << 20
@@ -156,8 +158,6 @@ def main() -> int:
     if options.worker:
         print(json.dumps(train(*json.loads(options.worker))))
         return 0
-    from tf_peers import environment
-
     print(f"{'model':12} {'plain MiB':>10}  {'budget':>8}  {'plain, limited':30}  ours, limited")
     rows = []
     for name in options.model or NAMES[:1]:

@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import sys
 from collections.abc import Sequence
@@ -195,14 +194,6 @@ def plot(results: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):  # not Linux on x86
-        return platform.processor()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", action="append", choices=NAMES, help="one network (default: all)")
@@ -222,9 +213,8 @@ def main() -> int:
             rows = [way.row() for way in comparison.run(options.rounds)]
         results[name] = {"rows": rows, "verdict": verdict(rows)}
         print(table(name, rows), flush=True)
-        environment = {**comparison.facts["environment"], "processor": _processor(), "processors": os.cpu_count()}
         # A run that is cut off keeps what it has.
-        data = {"environment": environment, "settings": {**settings, "seed": 0}, "networks": results}
+        data = {"environment": comparison.facts["environment"], "settings": {**settings, "seed": 0}, "networks": results}
         options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         plot(results, options.output.with_suffix(".png"))
     return 0 if all(result["verdict"]["passed"] for result in results.values()) else 1

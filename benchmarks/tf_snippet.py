@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from worker import result_of
+from worker import environment, result_of
 
 MEBI = 2**20
 
@@ -80,8 +80,6 @@ def main() -> int:
     if options.worker:
         print(json.dumps(train(*json.loads(options.worker))))
         return 0
-    from tf_peers import environment
-
     plain = run(options.batch, options.steps, None)
     budget = int(options.share * plain["peak"])
     planned = run(options.batch, options.steps, budget)

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from worker import environment
+
 
 class Training:
     """A network in this process.
@@ -93,25 +95,6 @@ class Training:
         except checkmate.InfeasibleBudget as error:
             return {"cuts": cuts, "smallest": error.smallest_found, "environment": environment()}
         return {"cuts": cuts, "smallest": None, "environment": environment()}
-
-
-def environment() -> dict[str, Any]:
-    import platform
-    from importlib.metadata import version
-
-    import tensorflow as tf
-
-    import checkmate
-    from checkmate.tf2.internals import onednn_is_on
-
-    return {
-        "checkmate": checkmate.__version__,
-        "tensorflow": tf.__version__,
-        "keras": version("keras"),
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "onednn": onednn_is_on(),
-    }
 
 
 def main() -> int:

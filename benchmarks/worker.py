@@ -1,9 +1,10 @@
-"""Work in a process of its own: the part that the TensorFlow benchmarks share."""
+"""Work in a process of its own, and what figures depend on: the part that the TensorFlow benchmarks share."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +53,32 @@ class Worker:
         if error is not None:
             self._process.kill()
         self.close()
+
+
+def environment() -> dict[str, Any]:
+    """What figures depend on: versions and the machine."""
+    from importlib.metadata import version
+
+    import tensorflow as tf
+
+    import checkmate
+    from checkmate.tf2.internals import onednn_is_on
+
+    return {
+        "checkmate": checkmate.__version__,
+        "tensorflow": tf.__version__,
+        "keras": version("keras"),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "processors": os.cpu_count(),
+        "onednn": onednn_is_on(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):  # not Linux on x86
+        return platform.processor()

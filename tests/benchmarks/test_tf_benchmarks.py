@@ -73,6 +73,12 @@ def test_verdict(load: Any, planned: list[Any], passed: bool) -> None:
     assert "segments 3" in peers.table("made up", rows)
 
 
+@pytest.mark.parametrize("name", ["tf_compile_time", "tf_exact", "tf_oom", "tf_peers", "tf_snippet", "tf_ways"])
+def test_every_script_has_what_it_imports(load: Any, name: str) -> None:
+    assert callable(load(name).main)
+    assert load("worker").environment()["tensorflow"] == tf.__version__
+
+
 def test_a_worker_answers_until_it_is_closed(load: Any, tmp_path: Path) -> None:
     script = tmp_path / "double.py"
     script.write_text(
