@@ -1,7 +1,7 @@
 """One way to train a network, in a process of its own: what tf_peers.py compares.
 
-The process reads requests as lines of JSON, the way first, and answers each with a line: what the way's fourth step took, and then
-for every further request the seconds of a step.
+The process reads requests as lines of JSON, the way first, and answers each with a line: the peak of the way's fourth step,
+and then for every further request the seconds of a step, which follows one that is not timed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,7 @@ from worker import environment
 
 
 class Training:
-    """A network in this process.
-
-    Attributes:
-        fixed: bytes of its variables, the optimizer's and one batch.
-    """
+    """A network, a batch and an optimizer in this process; each way to train gives its step, and what is known of it."""
 
     def __init__(self, network: str, size: str, batch: int | None):
         import keras
@@ -90,11 +86,12 @@ class Training:
         layered = Layered.read(model, len(self.x))
         cuts = [layered.cuts(count, len(self.x)) for count in counts]
         graph = checkmate.tf2.capture(model, self.task.loss, self.x, self.y, self.optimizer)
+        smallest = None
         try:
             checkmate.solve(graph, 1, method="greedy")
         except checkmate.InfeasibleBudget as error:
-            return {"cuts": cuts, "smallest": error.smallest_found, "environment": environment()}
-        return {"cuts": cuts, "smallest": None, "environment": environment()}
+            smallest = error.smallest_found
+        return {"cuts": cuts, "smallest": smallest, "environment": environment()}
 
 
 def main() -> int:

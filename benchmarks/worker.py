@@ -15,8 +15,7 @@ from typing import Any
 def result_of(script: str, work: list[Any], **settings: str) -> dict[str, Any]:
     """What `script --worker WORK` prints in its last line, as JSON; `settings` are added to the environment."""
     command = [sys.executable, script, "--worker", json.dumps(work)]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **settings}
-    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=_surroundings(settings), check=True)
     return dict(json.loads(process.stdout.splitlines()[-1]))
 
 
@@ -24,14 +23,13 @@ class Worker:
     """A script that answers requests, one line of JSON each, until its input ends.
 
     Args:
-        script: in this folder.
+        script: in this folder, or a path. settings: added to the environment.
     """
 
     def __init__(self, script: str, **settings: str):
         path = str(Path(__file__).parent / script)
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **settings}
         self._process = subprocess.Popen(
-            [sys.executable, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_surroundings(settings)
         )
 
     def ask(self, request: Any) -> dict[str, Any]:
@@ -53,6 +51,11 @@ class Worker:
         if error is not None:
             self._process.kill()
         self.close()
+
+
+def _surroundings(settings: dict[str, str]) -> dict[str, str]:
+    """Of a process: this one's environment variables, TensorFlow quiet, and what is set."""
+    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **settings}
 
 
 def environment() -> dict[str, Any]:

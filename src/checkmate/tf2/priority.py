@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import Any
 
 import tensorflow as tf
@@ -50,31 +51,21 @@ def in_order_of_priority(before: Mapping[str, Sequence[str]], seconds: Callable[
     Args:
         before: name -> those that it waits for, each once.
     """
-    after: dict[str, list[str]] = {name: [] for name in before}
-    for name, others in before.items():
-        for other in others:
-            after[other].append(name)
-    rest: dict[str, float] = {}  # seconds from the begin of an op to the end of the step
-    for name in reversed(_topological(before, after, lambda name: 0.0)):
-        rest[name] = seconds(name) + max((rest[other] for other in after[name]), default=0.0)
-    return _topological(before, after, rest.__getitem__)
-
-
-def _topological(
-    before: Mapping[str, Sequence[str]], after: Mapping[str, Sequence[str]], key: Callable[[str], float]
-) -> list[str]:
+    rest = {name: seconds(name) for name in before}  # from the begin of an op to the end of the step
+    for name in reversed(list(TopologicalSorter(before).static_order())):
+        for other in before[name]:
+            rest[other] = max(rest[other], seconds(other) + rest[name])
     place = {name: number for number, name in enumerate(before)}
-    missing = {name: len(others) for name, others in before.items()}
-    ready = [(key(name), place[name], name) for name, count in missing.items() if not count]
-    heapq.heapify(ready)
+    sorter = TopologicalSorter(before)
+    sorter.prepare()
+    ready: list[tuple[float, int, str]] = []
     order: list[str] = []
-    while ready:
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heapq.heappush(ready, (rest[name], place[name], name))
         *_, name = heapq.heappop(ready)
         order.append(name)
-        for other in after[name]:
-            missing[other] -= 1
-            if not missing[other]:
-                heapq.heappush(ready, (key(other), place[other], other))
+        sorter.done(name)
     return order
 
 
