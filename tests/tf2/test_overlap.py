@@ -16,14 +16,14 @@ from checkmate.tf2.capture import Captured
 from checkmate.tf2.emit import emit, original
 from checkmate.tf2.internals import is_stateful
 from checkmate.tf2.keras_step import build, training_step
-from checkmate.tf2.kinds import IN_PLACE, is_big, is_handle, is_one_kernel
+from checkmate.tf2.kinds import IN_PLACE, is_big, is_handle, is_one_kernel, root
 from checkmate.tf2.options import Options
 from checkmate.tf2.overlap import one_by_one, overlapping
 from checkmate.tf2.planning import make_plan
 from checkmate.tf2.priority import in_order_of_priority, prioritized
 from checkmate.tf2.replay import replay, replay_peak
 from checkmate.tf2.step import capture_step
-from checkmate.tf2.trace import is_fixed, root
+from checkmate.tf2.trace import is_fixed
 from tf2_models import CASES, tensors
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from ..graph import Graph, Op, Value
-from .kinds import IN_PLACE, tensor_bytes
+from .kinds import IN_PLACE, root, tensor_bytes
 from .order import is_gradient
-from .trace import Traced, is_fixed, root
+from .trace import Traced, is_fixed
 from .units import Unit
 
 

@@ -17,14 +17,11 @@ import tensorflow as tf
 from ..schedule import Compute, Step
 from .capture import Captured
 from .internals import add_control_edge, copy_functions, copy_op, is_stateful
-from .kinds import is_big, is_handle, is_one_kernel, is_shape, needs, source, tensor_bytes
+from .kinds import READERS, is_big, is_handle, is_one_kernel, is_shape, needs, root, source, tensor_bytes
 from .overlap import one_by_one
-from .trace import is_fixed, root, shape_value
+from .trace import is_fixed, shape_value
 
 MODES = ("sparse", "full")
-
-#: Stateful for TensorFlow, but they only read variables.
-_READERS = frozenset({"ResourceGather", "ResourceGatherNd"})
 
 #: In the names of further copies of an op.
 _AGAIN = "__again"
@@ -74,7 +71,7 @@ def original(name: str) -> str:
 
 def can_run_dry(captured: Captured) -> bool:
     """The step changes nothing but variables, by ops that nothing else reads: it can be tried out without them."""
-    return all(not op.outputs or op.type in _READERS for unit in captured.units for op in unit.ops if is_stateful(op))
+    return all(not op.outputs or op.type in READERS for unit in captured.units for op in unit.ops if is_stateful(op))
 
 
 class _Emitter:

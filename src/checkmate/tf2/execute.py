@@ -18,6 +18,7 @@ from .measure import counts_memory, default_device, measure, zeros_outside
 from .overlap import overlapping
 from .planning import Plan
 from .priority import prioritized
+from .replay import replay
 
 #: In the order in which they are tried.
 MODES = ("sparse", "full", "eager")
@@ -95,6 +96,9 @@ class Executor:
         traced = self.captured.traced
         inputs = [(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
         enough_below = limit - (limit + traced.fixed_bytes) // 20
+        # What changes variables is left out, and with it what it takes.
+        runs = replay(self.captured, self.plan.schedule.steps)
+        left_out = max(run.during for run in runs) - max(run.during - run.outdated for run in runs)
         while self.mode != "eager":
             function = self._graph(dry=True)
             most = 0
@@ -102,7 +106,7 @@ class Executor:
                 for batch in _batches(inputs, _OFTEN if self._parts else 1):
                     with measure() as seen:
                         self._call(function, batch)
-                    most = max(most, seen.added or 0)
+                    most = max(most, (seen.added or 0) + left_out)
                     if most > limit or (most <= enough_below and not self._parts):
                         break
             except tf.errors.ResourceExhaustedError:

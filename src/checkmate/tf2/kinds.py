@@ -25,6 +25,9 @@ CALLS = frozenset(
     {"PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"}
 )
 
+#: Stateful for TensorFlow, but they only read variables.
+READERS = frozenset({"ResourceGather", "ResourceGatherNd"})
+
 #: Elementwise kernels that write into an input which nothing else will read.
 IN_PLACE = frozenset(
     {
@@ -51,6 +54,13 @@ IN_PLACE = frozenset(
         *("TanhGrad", "Xlogy", "_UnaryOpsComposition"),
     }
 )
+
+
+def root(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor whose memory this one shares: itself, unless it is an alias."""
+    while tensor.op.type in ALIASES:
+        tensor = tensor.op.inputs[tensor.value_index]
+    return tensor
 
 
 def source(tensor: tf.Tensor) -> tf.Tensor:

@@ -1,8 +1,8 @@
 """The order in which the ops of a step run first: as they were made, with two exceptions that save memory.
 
 Every variable is updated as early as it can be. Keras updates all variables when all gradients are there. One by one, as soon
-as its own gradient is known, frees that gradient at once; numbers do not change, because a tensor read from a variable keeps
-its value.
+as its own gradient is known and the backward pass has read it last, frees that gradient soon. Numbers would not change if it
+were still to be read, because a tensor read from a variable keeps its value; but TensorFlow would copy it.
 
 What is made large from small things, such as the gradient of a mean, is made as late as it can be.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from .internals import is_stateful
-from .kinds import ALIASES, SMALL, is_recomputable, source, tensor_bytes
+from .kinds import ALIASES, IN_PLACE, SMALL, is_big, is_recomputable, root, source, tensor_bytes
 
 _GRADIENT = "gradient_tape"  # in the names of the ops of a backward pass
 
@@ -66,20 +66,43 @@ def with_early_updates(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
             known[op.name] = max(number, filters.get(op.inputs[0].name, 0))
         elif op.type in ALIASES:
             known[op.name] = max(number, known.get(op.inputs[0].op.name, 0))
+    ends = _ends(head)
+    read: dict[str, int] = {}  # variable -> position in the head of what follows the last op that reads it
+    for number, op in enumerate(head):
+        values = [base.op for base in map(root, op.inputs) if base.op.type == "ReadVariableOp"]
+        read.update((value.inputs[0].name, ends[number]) for value in values)
     ready: dict[str, int] = {}  # position in the head of the last op to wait for
     for op in tail:
         ready[op.name] = max((ready.get(b.name, known.get(b.name, 0)) for b in before[op.name]), default=0)
+        if _is_change(op):
+            ready[op.name] = max([ready[op.name], *(read.get(tensor.name, 0) for tensor in op.inputs)])
     place = {op.name: number for number, op in enumerate(tail)}
     following: dict[int, list[tf.Operation]] = {}
     placed: set[str] = set()
-    changes = [op for op in tail if is_stateful(op) and op.type != "ReadVariableOp"]
-    for change in sorted(changes, key=lambda op: (ready[op.name], place[op.name])):
+    for change in sorted(filter(_is_change, tail), key=lambda op: (ready[op.name], place[op.name])):
         needed = _not_placed(change, before, placed)
         following.setdefault(ready[change.name], []).extend(sorted(needed, key=lambda op: place[op.name]))
     order: list[tf.Operation] = []
     for number, op in enumerate(head):
         order += [op, *following.get(number, ())]
     return order + [op for op in tail if op.name not in placed]
+
+
+def _ends(ops: Sequence[tf.Operation]) -> list[int]:
+    """For each op the position of the last of those behind it that write into its result in place: they belong together."""
+    readers: dict[str, list[int]] = {}
+    for number, op in enumerate(ops):
+        if op.type not in ALIASES:
+            for base in map(root, op.inputs):
+                readers.setdefault(base.name, []).append(number)
+    ends = list(range(len(ops)))
+    for number in reversed(range(len(ops))):
+        read = [readers.get(tensor.name, []) for tensor in ops[number].outputs]
+        if len(read) == 1 and len(read[0]) == 1 and ops[read[0][0]].type in IN_PLACE:
+            following = read[0][0]
+            if not any(map(is_big, ops[number + 1 : following])):
+                ends[number] = ends[following]
+    return ends
 
 
 def with_late_broadcasts(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
@@ -105,6 +128,10 @@ def with_late_broadcasts(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
                 order += reversed(_not_placed(one, late, placed))
             order.append(op)
     return order
+
+
+def _is_change(op: tf.Operation) -> bool:
+    return is_stateful(op) and op.type != "ReadVariableOp"
 
 
 def _not_placed(op: tf.Operation, before: dict[str, list[tf.Operation]], placed: set[str]) -> list[tf.Operation]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import InfeasibleBudget, InvalidSchedule
 from ..graph import Graph
 from ..schedule import Schedule
 from ..units import format_bytes
 from .capture import Captured
+from .kinds import root
 from .options import Options
 from .plan_cache import solve_cached
 from .replay import replay_peak
@@ -65,15 +66,13 @@ def make_plan(captured: Captured, options: Options, *, margin: int = 0, others: 
     taken = reserved + margin
     limit = max(1, budget - taken)
     try:
-        schedule = _ported(graph, limit, others) or solve_cached(
-            graph,
-            limit,
-            method=options.method,
-            order=options.order,
-            time_limit=options.time_limit,
-            gap=options.gap,
-            seed=options.seed,
-        )
+        schedule = _ported(graph, limit, others) or _solved(graph, limit, options)
+        peak = replay_peak(captured, schedule.steps)
+        if peak > limit:
+            with suppress(InfeasibleBudget):
+                steps = _solved(_with_outputs_once(captured), limit, options).steps
+                if (other := replay_peak(captured, steps)) < peak:
+                    schedule, peak = replace(schedule, steps=steps), other
     except InfeasibleBudget as error:
         if not taken:
             raise
@@ -84,7 +83,32 @@ def make_plan(captured: Captured, options: Options, *, margin: int = 0, others: 
             f"for at least {format_bytes(found)} ({found} bytes)"
         )
         raise InfeasibleBudget(budget, proven, found, message) from None
-    return Plan(graph, schedule, replay_peak(captured, schedule.steps) + reserved, budget, reserved, margin)
+    return Plan(graph, schedule, peak + reserved, budget, reserved, margin)
+
+
+def _solved(graph: Graph, limit: int, options: Options) -> Schedule:
+    return solve_cached(
+        graph,
+        limit,
+        method=options.method,
+        order=options.order,
+        time_limit=options.time_limit,
+        gap=options.gap,
+        seed=options.seed,
+    )
+
+
+def _with_outputs_once(captured: Captured) -> Graph:
+    """The graph for a schedule that computes the outputs of the step once.
+
+    A schedule may drop the prediction of the model and compute it again at the very end, when the variables have changed. What
+    they were would still be read then and take memory, as a `Graph` cannot say.
+    """
+    kept = {root(tensor).op.name for tensor in captured.traced.outputs}
+    once = [any(op.name in kept for op in unit.ops) for unit in captured.units]
+    graph = captured.graph
+    ops = [replace(op, recomputable=op.recomputable and not o) for op, o in zip(graph.ops, once, strict=True)]
+    return Graph(ops, graph.values, graph.fixed_memory, graph.name)
 
 
 def _ported(graph: Graph, limit: int, others: Sequence[Plan]) -> Schedule | None:

@@ -2,12 +2,13 @@
 
 A schedule is made for the worst case: every value lives until it is freed, and an op's results stand beside its inputs.
 TensorFlow does better in two ways that depend on the schedule: a tensor dies with its last reader, and an elementwise op
-writes over an input that nothing reads afterwards. The replay counts both.
+writes over an input that nothing reads afterwards. And it does worse in one: where a variable changes while something still has to
+read what it was, both are in memory. The replay counts all three.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,8 +16,9 @@ import tensorflow as tf
 
 from ..schedule import Compute, Step
 from .capture import Captured
-from .kinds import IN_PLACE, tensor_bytes
-from .trace import is_fixed, root
+from .internals import is_stateful
+from .kinds import IN_PLACE, READERS, is_handle, root, tensor_bytes
+from .trace import is_fixed
 
 
 @dataclass(slots=True)
@@ -26,7 +28,8 @@ class Run:
     Attributes:
         reads: copies of tensors, each as its name and the number of the run that made it. made: bytes of each copy it makes.
         workspace: bytes. before: bytes live when it begins, fixed memory included. during: bytes live while it runs.
-        takes: bytes that it adds at most, in whatever order runs end.
+        takes: bytes that it adds at most, in whatever order runs end. outdated: bytes of former values of variables that are
+            live while it runs.
     """
 
     op: tf.Operation
@@ -36,19 +39,24 @@ class Run:
     before: int = 0
     during: int = 0
     takes: int = 0
+    outdated: int = 0
 
 
 def replay(captured: Captured, steps: Sequence[Step]) -> list[Run]:
     """The runs of ops that a schedule asks for, one after the other. Reads of variables take nothing and are left out."""
     runs: list[Run] = []
+    values = _Values()
     latest: dict[str, int] = {}  # tensor -> the run that made its newest copy
     last: dict[tuple[str, int], int] = {}  # copy -> the run that reads it last
     readers: Counter[tuple[str, int]] = Counter()  # runs that read a copy
     for step in steps:
         if not isinstance(step, Compute):
             continue
-        for op in captured.units[step.op].ops:
+        for op in captured.units[step.op].first:
             number = len(runs)
+            values.note(op, number)
+            if op.type == "ReadVariableOp":
+                continue
             reads = [(r.name, latest[r.name]) for r in map(root, op.inputs) if not is_fixed(r)]
             for copy in dict.fromkeys(reads):
                 last[copy] = number
@@ -57,29 +65,74 @@ def replay(captured: Captured, steps: Sequence[Step]) -> list[Run]:
             latest.update((t.name, number) for t in op.outputs)
             runs.append(Run(op, reads, made, captured.costs[op.name].workspace))
     for tensor in map(root, captured.traced.outputs):
+        values.last[tensor.name] = len(runs)
         if not is_fixed(tensor):
             last[tensor.name, latest[tensor.name]] = len(runs)
             readers[tensor.name, latest[tensor.name]] += 1
     size: dict[tuple[str, int], int] = {}
     live = captured.graph.fixed_memory
+    outdated = values.outdated()
+    ending: Counter[int] = Counter()  # run -> bytes of former values that it reads last
+    former = 0
     for number, run in enumerate(runs):
-        run.before = live
+        run.before = live + former
+        for last_reader, bytes_ in outdated.get(number, ()):
+            former += bytes_
+            ending[last_reader] += bytes_
+            run.takes += bytes_
+        run.outdated = former
         dying = {copy for copy in run.reads if last[copy] == number}
         own = sum(run.made.values())
-        run.takes = own + run.workspace
+        in_place = False
         if run.op.type in IN_PLACE:
             fitting = [copy for copy in dying if size[copy] == own and run.reads.count(copy) == 1]
             if fitting:
                 dying.discard(fitting[0])
                 live -= own
-            if any(readers[copy] == 1 for copy in fitting):
-                run.takes = run.workspace
+            in_place = any(readers[copy] == 1 for copy in fitting)
+        run.takes += run.workspace + (0 if in_place else own)
         live += own
-        run.during = live + run.workspace
+        run.during = live + former + run.workspace
         size.update(run.made)
         live -= sum(size[copy] for copy in dying)
         live -= sum(bytes_ for copy, bytes_ in run.made.items() if copy not in last)
+        former -= ending[number]
     return runs
+
+
+class _Values:
+    """Values of variables: when they are read first and last, and when the variables change."""
+
+    def __init__(self) -> None:
+        self.read: dict[tf.Operation, int] = {}  # op that reads a variable -> runs before it
+        self.last: dict[str, int] = {}  # tensor -> the run that reads it last
+        self.changes: defaultdict[str, list[int]] = defaultdict(list)  # variable -> runs that change it
+
+    def note(self, op: tf.Operation, number: int) -> None:
+        if op.type == "ReadVariableOp":
+            self.read.setdefault(op, number)  # it is not read again
+            return
+        self.last.update((root(tensor).name, number) for tensor in op.inputs)
+        if is_stateful(op) and op.type not in READERS:
+            for handle in filter(is_handle, op.inputs):
+                self.changes[handle.name].append(number)
+
+    def outdated(self) -> dict[int, list[tuple[int, int]]]:
+        """For runs that change a variable of which something still has to read what it was: when that ends, and bytes.
+
+        TensorFlow leaves the former value where it is and makes a new one elsewhere.
+        """
+        lasts: dict[tuple[int, str], tuple[int, int]] = {}
+        for op, read in self.read.items():
+            (handle,), (value,) = op.inputs, op.outputs
+            last = self.last.get(value.name, 0)
+            change = next((number for number in self.changes[handle.name] if read <= number < last), None)
+            if change is not None:
+                lasts[change, handle.name] = max((last, tensor_bytes(value)), lasts.get((change, handle.name), (0, 0)))
+        found: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for (change, _), ending in lasts.items():
+            found[change].append(ending)
+        return found
 
 
 def replay_peak(captured: Captured, steps: Sequence[Step]) -> int:

@@ -278,7 +278,8 @@ class _Shaped:
         self.tried.append(self.plan.margin)
         # In whole steps, so that the next process meets the same problem and finds its plan in the cache.
         unit = self.plan.budget // 200 + 1
-        room = -(-(peak - self.plan.modelled_peak) // unit) * unit
+        planned = min(self.plan.modelled_peak, self.plan.schedule.peak + self.plan.reserved)
+        room = -(-(peak - planned) // unit) * unit
         # Where that is not enough time and again, ask for much more, so that few steps pass the budget.
         self.margin = max(room, (2 if self.failures > _PATIENCE else 1) * self.margin + unit)
         self.stale = True

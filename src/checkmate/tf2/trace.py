@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from .internals import is_stateful, variable_bytes
-from .kinds import ALIASES, SMALL, is_shape, source, tensor_bytes
+from .kinds import SMALL, is_shape, source, tensor_bytes
 from .order import in_creation_order, in_order_of, with_early_updates, with_late_broadcasts
 from .rewrite import hide_counts, rewritten
 
@@ -89,13 +89,6 @@ def trace(function: Callable[..., Any], specs: Sequence[Any], *, varying_batch: 
     order = with_late_broadcasts(with_early_updates(order))
     structure = concrete.structured_outputs
     return Traced(graph, order, inputs, outputs, captured, structure, found is not None)
-
-
-def root(tensor: tf.Tensor) -> tf.Tensor:
-    """The tensor whose memory this one shares: itself, unless it is an alias."""
-    while tensor.op.type in ALIASES:
-        tensor = tensor.op.inputs[tensor.value_index]
-    return tensor
 
 
 def is_fixed(tensor: tf.Tensor) -> bool:

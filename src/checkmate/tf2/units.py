@@ -13,8 +13,8 @@ from functools import cached_property
 
 import tensorflow as tf
 
-from .kinds import ALIASES, IN_PLACE, is_big, is_free, is_recomputable, tensor_bytes
-from .trace import Traced, is_fixed, root
+from .kinds import ALIASES, IN_PLACE, is_big, is_free, is_recomputable, root, tensor_bytes
+from .trace import Traced, is_fixed
 
 
 @dataclass(eq=False)
