@@ -95,6 +95,28 @@ def test_where_no_more_room_can_be_had_less_is_tried(monkeypatch: pytest.MonkeyP
         checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget=budget + 1, time_limit=1, gap=0.05)
 
 
+def test_no_more_room_is_left_than_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A plan that takes a quarter more than was predicted says little about others: here those with a tenth left free fit."""
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    case = CASES["conv"]()
+    model = case.make()
+    graph = checkmate.tf2.capture(model, case.loss, case.x, case.y, case.optimizer())
+    budget = int(0.8 * graph.no_recompute_peak)
+    tried: list[tuple[int, float]] = []
+
+    def rehearse(executor: Any, limit: int) -> int:
+        tried.append((executor.plan.margin, executor.plan.schedule.cost))
+        return int(limit - 0.1 * budget if executor.plan.margin > 0.1 * budget else limit + 0.25 * budget)
+
+    monkeypatch.setattr(EXECUTE.Executor, "rehearse", rehearse)
+    step = checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget=budget, time_limit=2, gap=0.01)
+    (plan,) = step.plans
+    first_that_fits = next((margin, cost) for margin, cost in tried if margin > 0.1 * budget)
+    assert 0.1 * budget < plan.margin < first_that_fits[0]
+    assert plan.schedule.cost < first_that_fits[1]
+    assert len(tried) <= 6
+
+
 def test_a_plan_just_within_the_budget_is_found_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where there is no more room to be had it is taken, and the next process takes it too."""
     monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))

@@ -17,7 +17,7 @@ import tensorflow as tf
 from ..schedule import Compute, Step
 from .capture import Captured
 from .internals import add_control_edge, copy_functions, copy_op, is_stateful
-from .kinds import READERS, is_big, is_handle, is_one_kernel, is_shape, needs, root, source, tensor_bytes
+from .kinds import READERS, SMALL, is_big, is_handle, is_one_kernel, is_shape, needs, root, source, tensor_bytes
 from .overlap import one_by_one
 from .trace import is_fixed, shape_value
 
@@ -90,6 +90,7 @@ class _Emitter:
         self.views: dict[str, list[str]] = {}  # tensor -> what shares the memory of its latest copy
         pairs = [pair for unit in captured.units for pair in pairwise(unit.ops) if is_one_kernel(*pair)]
         self.filters = {bias.name: filters for bias, filters in pairs}
+        self.workspace = {name: cost.workspace for name, cost in captured.costs.items()}
         self.biases = {filters.name: bias for bias, filters in pairs}
         self.constants = _constants(traced.ops)
         self.flag = _unknown(arguments) if any(is_big(op) and op.name in self.constants for op in traced.ops) else None
@@ -158,7 +159,8 @@ class _Emitter:
         self.over_after.update((tensor.name, over) for tensor in op.outputs)
 
     def _is_chained(self, op: tf.Operation) -> bool:
-        return self.mode == "full" or is_big(op) or is_stateful(op)
+        takes = is_big(op) or self.workspace[op.name] > SMALL
+        return self.mode == "full" or takes or is_stateful(op)
 
     def _edges(self, waits: int, together: tuple[tf.Operation | None, tf.Operation], known: int = 0) -> list[tf.Operation]:
         """What an op of the chain waits for.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,6 +36,9 @@ _PATIENCE = 3
 
 #: Where there is no more room to be had, so many plans with less room are tried.
 _MORE_PLANS = 4
+
+#: Plans with less room are tried where they may be cheaper by more than this.
+_CHEAPER = 1.05
 
 #: So much dearer may a plan be whose ops can run at the same time; it is sought with so many times that part more room.
 _LITTLE, _MORE_ROOM = 1.03, 2
@@ -152,6 +156,7 @@ class _Shaped:
         elif not self.failures:
             self.margin = budget // _SPARE
         self.stale, just, tries = True, False, _MORE_PLANS
+        cheapest = math.inf  # of the plans that passed the budget
         while self.stale:
             self.stale = False
             try:
@@ -174,10 +179,13 @@ class _Shaped:
                 self.plan.rehearsed_peak = self._total(added)
                 if self.plan.rehearsed_peak > budget - budget // _NOISE:
                     self._make_stale(self.plan.rehearsed_peak)
+                    cheapest = min(cheapest, self.plan.schedule.cost)
                     if self.plan.rehearsed_peak > budget and self.failures == 1:
                         # Not a warning: nothing was trained above the budget, and nothing will be.
                         _LOG.warning("a rehearsal of the step %s: it is planned again with more room", self._peaked(added))
                 just = self.plan.rehearsed_peak <= budget
+        if not self.stale and self.plan.rehearsed_peak is not None:
+            self._leave_less_room(options, budget, cheapest)
         if self.plan.rehearsed_peak is not None and self.executor.gave_up_overlap:
             self._make_room_for_overlap(options, budget)
         self.margin = self.plan.margin
@@ -205,6 +213,23 @@ class _Shaped:
         if again:  # nearly the same problem again: less time for it
             options = replace(options, time_limit=options.time_limit / 3)
         return make_plan(self.captured, options, margin=margin, others=others)
+
+    def _leave_less_room(self, options: Options, budget: int, cheapest: float) -> None:
+        """Where plans passed the budget, the one that did not may leave more room than is needed: try what lies between."""
+        for _ in range(_MORE_PLANS):
+            low = max((margin for margin in self.tried if margin < self.plan.margin), default=self.plan.margin)
+            if self.plan.schedule.cost <= _CHEAPER * cheapest or self.plan.margin - low <= budget // 100:
+                return
+            kept, executor = self.plan, self.executor
+            self.plan = self._plan_with(options, (low + kept.margin) // 2, again=True)
+            self.executor = self._executor()
+            cheaper = self.plan.schedule.cost < kept.schedule.cost
+            added = self.executor.rehearse(budget - self._total(0)) if cheaper else None
+            if added is not None and self._total(added) <= budget - budget // _NOISE:
+                self.plan.rehearsed_peak = self._total(added)
+            else:
+                self.tried.append(self.plan.margin)
+                self.plan, self.executor = kept, executor
 
     def _make_room_for_overlap(self, options: Options, budget: int) -> None:
         """Where ops run one by one because the plan is just within the budget: one with more room may cost little, and take less
