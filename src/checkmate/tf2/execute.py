@@ -13,7 +13,7 @@ from ..errors import BudgetWarning
 from .capture import Captured
 from .eager import EagerProgram
 from .emit import can_run_dry, emit, original
-from .internals import without_graph_rewriting
+from .internals import onednn_is_on, without_graph_rewriting
 from .measure import counts_memory, default_device, measure, zeros_outside
 from .overlap import overlapping
 from .planning import Plan
@@ -45,8 +45,10 @@ class Executor:
         self.captured = captured
         self.plan = plan
         self.measured = False
-        # On a GPU ops go one by one in any case, and TensorFlow's rewriting would merge copies of an op that wait for the same.
-        self._may_overlap = overlap and default_device() == "CPU:0" and captured.traced.rewritten
+        # On a GPU ops go one by one in any case; without oneDNN what a convolution takes depends on what runs beside it; and
+        # TensorFlow's rewriting would merge copies of an op that wait for the same.
+        on_cpu = default_device() == "CPU:0" and onednn_is_on()
+        self._may_overlap = overlap and on_cpu and captured.traced.rewritten
         self._parts = list(_PARTS) if self._may_overlap else []  # the first holds; the others are to be tried
         self._mode = 0
         self._function: Any = None

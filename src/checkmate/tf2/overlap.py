@@ -46,8 +46,8 @@ def overlapping(captured: Captured, steps: Sequence[Step], limit: int) -> list[i
 
 
 def _with_pairs(runs: Sequence[Run], waits: list[int]) -> list[int]:
-    """Two gradients that are one kernel wait for the same."""
+    """Two gradients that are one kernel wait for the same: what the second of them must wait for, but not for the first."""
     for number in range(1, len(runs)):
         if is_one_kernel(runs[number - 1].op, runs[number].op):
-            waits[number] = waits[number - 1]
+            waits[number - 1] = waits[number] = min(waits[number], number - 1)
     return waits
