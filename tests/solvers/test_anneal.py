@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -155,6 +156,21 @@ def test_same_seed_same_run_and_stop_is_asked_between_chunks() -> None:
 
     stopped = Anneal(Problem(graph), budget, "any", 1).run(range(80), 10**12, stop=stop)
     assert asked == 3 and simulate(graph, steps_from_sequence(graph, stopped.sequence)).cost == stopped.cost
+
+
+def test_runs_side_by_side_are_those_one_after_the_other() -> None:
+    """Threads share nothing that a run changes."""
+    graph = training_chain(60)
+    budget = graph.min_working_set + (graph.no_recompute_peak - graph.min_working_set) // 4
+    anneal = Anneal(Problem(graph), budget, "given", 0)
+
+    def run(seed: int) -> list[int]:
+        return anneal.run(range(graph.num_ops), 20_000, rng=np.random.default_rng(seed)).sequence
+
+    alone = [run(seed) for seed in range(6)]
+    assert len({tuple(one) for one in alone}) > 1
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(run, range(6))) == alone
 
 
 def test_shifts_alone_find_a_low_peak() -> None:

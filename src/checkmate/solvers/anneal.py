@@ -99,6 +99,7 @@ class Anneal:
         cold: float = COLD,
         shifts_only: bool = False,
         stop: Callable[[], bool] = lambda: False,
+        rng: np.random.Generator | None = None,
     ) -> Evaluation:
         """One annealing from `sequence`, which must be legal (for order "given": first computations in graph order).
 
@@ -106,6 +107,7 @@ class Anneal:
             moves: in all; a look at `stop` in between (a run that was stopped returns what it has).
             hot, cold: temperatures at the start and at the end, in units of the ideal cost.
             shifts_only: no recomputation is added or dropped: the search for an order of low peak.
+            rng: in place of this object's own, for runs side by side.
 
         Returns:
             The cheapest sequence within the budget; if there was none, the one with the fewest bytes above it.
@@ -126,7 +128,7 @@ class Anneal:
         while done < moves and not stop():
             count = min(chunk, moves - done)
             warm = [hot * (cold / hot) ** (step / moves) for step in (done, done + count)]
-            seed = int(self._rng.integers(2**31))
+            seed = int((rng or self._rng).integers(2**31))
             _chunk(arrays, state, memory, self._limit, self._reorder, shifts_only, warm[0], warm[1], count, seed)
             done += count
         return evaluate(self.problem.graph, memory.best[: memory.length[0]].tolist())
@@ -143,7 +145,7 @@ def _remember(state: Ints, memory: _Memory) -> None:
             memory.best[p] = state[OP, state[ORDER, p]]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _chunk(
     arrays: Arrays,
     state: Ints,

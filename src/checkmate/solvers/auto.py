@@ -8,6 +8,7 @@ While the gap stays wide, other bounds (forest_bound.py, nested_bound.py) and ot
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ from .forest_bound import ForestBound
 from .greedy import SETTINGS, Greedy
 from .large import MANY_OPS, TOO_MANY_OPS, large
 from .nested_bound import PRICES, nested_bound, repeats
+from .parts import SIDE_BY_SIDE, Parts
 from .problem import Bools, problem_of
 from .residency import least_peak_bound
 from .search import Search
@@ -33,8 +35,9 @@ if TYPE_CHECKING:
 _ANNEAL_MOVES, _ANNEAL_GROWTH, _ANNEAL_WORK = 10_000, 3, 1e8
 #: So many times more of them for a run from a start that is far from any good schedule.
 _FRESH = 4
-#: Schedules that are annealed side by side.
-_POOL = 4
+#: While the gap is loose, so many annealings begin at the best schedules (and at each that has not been annealed), mild ones; so many
+#: of these schedules go on, as long as that brings their gap below this part of what it was.
+_RUNS, _WINNERS, _MILD, _WORTH = 8, 2, 1e-4, 0.9
 #: A gap so wide that the best schedule is no good start for a polish.
 _WIDE = 0.1
 #: Moves of the hill climb in the first round, doubled in every later one; and most moves in one round, times the square of
@@ -56,10 +59,8 @@ _FOREST_SHARE = 0.3
 _CUTS = ((2, 1), (1, 0), (2, 0), (4, 1))
 #: The better of the first two is tried again with so many prices; and the share of the time limit for all.
 _MORE_PRICES, _NEST_BOUND_SHARE = 108, 0.4
-#: Where a relaxation is too hard and the gap not far, only parts of the forward pass are free: so many out of so many at first, more
-#: (times the growth) where that is easy and fewer where it is hard, for at most so many seconds, until that brought nothing so many
-#: times in a row; what breaks the budget is annealed with so many moves.
-_FREE_PARTS, _PARTS, _PART_GROWTH, _PART_SECONDS, _VAIN, _PART_MOVES = 6, 48, 1.5, 1.0, 8, 10_000
+#: With more ops, relaxations with many snapshots are too hard, however narrow the gap is.
+_HARD_OPS = 2000
 #: Rounds spent on improving a schedule that is within the gap already, each of at most this many seconds.
 _POLISH_ROUNDS, _POLISH_SECONDS = 2, 1.0
 #: Fractions of the violation by which the budget is lowered to read feasible schedules off the relaxation.
@@ -91,16 +92,18 @@ class _Auto:
         self.greedy = Greedy(self.problem)
         self.climb: Climb | None = None
         self.starts: list[Evaluation] = []  # schedules that have not been annealed yet
-        self.pool: list[Evaluation] = []  # the best of those that have been, side by side
+        self.winners: list[Evaluation] = []  # the best of those that have been
         self.moves, self.evicted = _CLIMB_MOVES, np.inf
         self.anneal = Anneal(self.problem, search.budget, "given", search.seed)
         self.anneal_moves = _ANNEAL_MOVES
         self.rng = np.random.default_rng(search.seed)
+        self.parts = Parts(self.problem, self.relaxation, self.anneal, search)
         self.nests = list(_NESTS)
         self.menus: dict[object, Menu] = {}
         self.snapshots: set[int] = set()
         self.transients: set[tuple[int, int]] = set()
         self.windows = False
+        self.hard = most_rounds is None and self.graph.num_ops > _HARD_OPS
         self.priced = False  # the bounds from prices are known
         self.outdone = False  # by them: relaxations have nothing more to say
 
@@ -109,7 +112,8 @@ class _Auto:
         if self.search.done():
             return
         self.snapshots = {int(np.argmax(self.problem.profile))}
-        seconds, additions, rounds, polish, rough = _ROUND_SECONDS, 4, 0, 0, _ROUGH
+        seconds = _ROUND_SECONDS / 3 if self.hard else _ROUND_SECONDS
+        additions, rounds, polish, rough = 4, 0, 0, _ROUGH
         failures = next_polish = 0
         while not self._finished(polish):
             if self.search.closed():
@@ -133,7 +137,7 @@ class _Auto:
             self.windows ^= not relaxed.exact
             violating = self._decode(stages, relaxed)
             if not relaxed.exact and self.most_rounds is None and not self._loose(_FAR):
-                self._solve_parts(stages)
+                self.parts.run(stages, self.transients)
             if rounds >= next_polish:
                 cost = self.search.best_cost
                 self._improve(violating, rounds)
@@ -166,7 +170,7 @@ class _Auto:
     def _improve(self, violating: list[Evaluation], rounds: int) -> None:
         """Search for better schedules around those that are known."""
         # Most searches end within two rounds, without annealing and the seconds that compiling it takes the first time.
-        if not self.search.done() and (rounds or self._loose() or self.search.current_gap() > _WIDE):
+        if not self.search.done() and (rounds or self.hard or self._loose() or self.search.current_gap() > _WIDE):
             self._evict()
             self._anneal(violating, rounds)
         annealed = self.search.best_cost
@@ -225,7 +229,7 @@ class _Auto:
         """A polish of the best schedule; without one, a repair of what comes nearest to the budget."""
         search = self.search
         most = int(_ANNEAL_WORK / (self.graph.num_ops + 100))
-        moves = most // 2 if self._loose() else min(self.anneal_moves, most)
+        moves = 3 * most // 4 if self._loose() or self.hard else min(self.anneal_moves, most)
         self.anneal_moves = min(_ANNEAL_GROWTH * self.anneal_moves, most)
         if search.best is None:
             self._anneal_afresh(violating, moves)
@@ -235,9 +239,10 @@ class _Auto:
         near = min(violating, key=lambda found: (found.cost, found.peak), default=None)
         if near is not None and near.cost < search.best_cost and search.current_gap() <= _WIDE:
             self._consider(self.anneal.run(near.sequence, moves, hot=POLISH_HEAT, stop=search.done), "annealing")
-        self._polish(moves)
-        if self._loose():
-            self._anneal_others(moves)
+        if self._loose() or self.hard:
+            self._compete(moves)
+        else:
+            self._polish(moves)
         if search.current_gap() > _WIDE and (rounds or not self._evicts_well()):
             self._anneal_afresh(violating, moves)
             self._polish(moves)
@@ -245,7 +250,18 @@ class _Auto:
     def _polish(self, moves: int) -> None:
         if not self.search.done():
             assert self.search.best is not None
-            self._consider(self.anneal.run(self.search.best, moves, hot=POLISH_HEAT, stop=self.search.done), "annealing")
+            self._anneal_all([self.search.best] * SIDE_BY_SIDE, moves, POLISH_HEAT)
+
+    def _anneal_all(self, starts: Sequence[Sequence[int]], moves: int, heat: float) -> list[Evaluation]:
+        """An annealing from each of them, side by side."""
+        search = self.search
+
+        def run(start: Sequence[int], seed: int) -> Evaluation:
+            return self.anneal.run(start, moves, hot=heat, stop=search.done, rng=np.random.default_rng(seed))
+
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            found = list(pool.map(run, starts, self.rng.integers(2**31, size=len(starts)).tolist()))
+        return [one for one in found if self._consider(one, "annealing")]
 
     def _anneal_afresh(self, violating: list[Evaluation], moves: int) -> None:
         """Where greedy eviction finds nothing, or nothing good, better starts are the plain order and what nearly fits."""
@@ -256,19 +272,24 @@ class _Auto:
             if self.search.best is None or self.search.current_gap() > _WIDE:
                 self._consider(self.anneal.run(start, _FRESH * moves, hot=HOT, stop=self.search.done), "annealing")
 
-    def _anneal_others(self, moves: int) -> None:
-        """One schedule after another leads to the best one, and it is not always the cheapest to begin with."""
-        for start in [*self.starts, *self.pool]:
-            if self.search.done():
-                return
-            if start.cost > (1 + _WIDE) * self.search.best_cost:
-                continue
-            found = self.anneal.run(start.sequence, moves, hot=POLISH_HEAT, stop=self.search.done)
-            self._consider(found, "annealing")
-            if found.peak <= self.search.budget:
-                self.pool = [*(one for one in self.pool if one is not start), min(start, found, key=lambda one: one.cost)]
-        self.starts = []
-        self.pool = sorted(self.pool, key=lambda one: one.cost)[:_POOL]
+    def _compete(self, moves: int) -> None:
+        """Short runs from good schedules, of which the best few go on: how well a run ends shows early, and is a matter of luck.
+
+        At first from greedy eviction as it is: what hill climbing has made of it leads to worse ends, more often.
+        """
+        search = self.search
+        assert search.best is not None
+        field = [one for one in self.starts if one.cost <= (1 + _WIDE) * search.best_cost]
+        field = field or [evaluate(self.graph, search.best), *self.winners]
+        self.starts, before = [], np.inf
+        while not search.done():
+            starts = [field[number % len(field)].sequence for number in range(max(_RUNS, len(field)))]
+            field = sorted(field + self._anneal_all(starts, moves, _MILD), key=lambda one: one.cost)[:_WINNERS]
+            excess = field[0].cost - search.lower_bound
+            if excess > _WORTH * before:
+                break
+            before = excess
+        self.winners = field
 
     def _nest(self, gap: float) -> None:
         """Nested checkpointing: near the least memory it is far ahead of what eviction and annealing find."""
@@ -331,7 +352,7 @@ class _Auto:
             violating = [one for one in found if not self._consider(one, "schedule from prices")]
             forest.refine(violating)
 
-    def _relax(self, budget: int, stages: list[int], seconds: float, rough: float, free: Bools | None = None) -> Relaxed:
+    def _relax(self, budget: int, stages: list[int], seconds: float, rough: float) -> Relaxed:
         search = self.search
         start = None
         if search.best is not None:
@@ -344,28 +365,9 @@ class _Auto:
             seed=search.seed,
             stop=lambda bound: search.interrupted,
             start=start,
-            free=free,
             transients=self.transients,
-            windows=self.windows and free is None,
+            windows=self.windows,
         )
-
-    def _solve_parts(self, stages: list[int]) -> None:
-        """Large neighbourhood search: the relaxation with most of what the best schedule retains fixed."""
-        search, vain, size = self.search, 0, float(_FREE_PARTS)
-        producer, backward = self.problem.producer, self.problem.backward
-        parts = np.array_split(np.flatnonzero(~backward), _PARTS)
-        while search.best is not None and not search.closed() and not search.done() and vain < _VAIN:
-            free = np.zeros(self.graph.num_ops, np.bool_)
-            for part in self.rng.choice(_PARTS, round(size), replace=False):
-                free[parts[part]] = True
-            before = search.best_cost
-            relaxed = self._relax(search.budget, stages, _PART_SECONDS, 0.0, free[producer])
-            found = [] if relaxed.retained is None else self._read_off(stages, relaxed.retained)
-            for one in found:
-                if not self._consider(one, "schedule from part of the relaxation") and one.cost < search.best_cost:
-                    self._consider(self.anneal.run(one.sequence, _PART_MOVES, hot=POLISH_HEAT, stop=search.done), "annealing")
-            size = min(size * _PART_GROWTH, _PARTS) if relaxed.exact else max(size / _PART_GROWTH, 1.0)
-            vain = 0 if search.best_cost < before else vain + 1
 
     def _read_off(self, stages: list[int], retained: list[Bools]) -> list[Evaluation]:
         return [evaluate(self.graph, decode(self.graph, stages, retained, eager)) for eager in (False, True)]

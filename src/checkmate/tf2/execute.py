@@ -100,7 +100,8 @@ class Executor:
         enough_below = limit - (limit + traced.fixed_bytes) // 20
         # What changes variables is left out, and with it what it takes.
         runs = replay(self.captured, self.plan.schedule.steps)
-        left_out = max(run.during for run in runs) - max(run.during - run.outdated for run in runs)
+        with_it = max((run.during for run in runs), default=0)
+        left_out = with_it - max((run.during - run.outdated for run in runs), default=0)
         while self.mode != "eager":
             function = self._graph(dry=True)
             most = 0

@@ -221,14 +221,18 @@ class _Shaped:
             if self.plan.schedule.cost <= _CHEAPER * cheapest or self.plan.margin - low <= budget // 100:
                 return
             kept, executor = self.plan, self.executor
-            self.plan = self._plan_with(options, (low + kept.margin) // 2, again=True)
+            margin = (low + kept.margin) // 2
+            try:
+                self.plan = self._plan_with(options, margin, again=True)
+            except InfeasibleBudget:  # for want of time
+                return
             self.executor = self._executor()
             cheaper = self.plan.schedule.cost < kept.schedule.cost
             added = self.executor.rehearse(budget - self._total(0)) if cheaper else None
             if added is not None and self._total(added) <= budget - budget // _NOISE:
                 self.plan.rehearsed_peak = self._total(added)
             else:
-                self.tried.append(self.plan.margin)
+                self.tried.append(margin)
                 self.plan, self.executor = kept, executor
 
     def _make_room_for_overlap(self, options: Options, budget: int) -> None:
