@@ -186,6 +186,13 @@ def test_no_time_at_all() -> None:
         assert checkmate.solve(graph, "100%", order=order, time_limit=0).cost == graph.ideal_cost
 
 
+@pytest.mark.parametrize("share", [0.4, 0.7])
+def test_without_any_time_there_is_a_fair_schedule(share: float) -> None:
+    graph = training_chain(60)
+    budget = int(share * graph.no_recompute_peak)
+    assert checkmate.solve(graph, budget, time_limit=0).cost <= 1.1 * checkmate.solve(graph, budget, method="greedy").cost
+
+
 def test_interrupt_returns_the_best_so_far() -> None:
     graph = training_chain(300)
     found = threading.Event()

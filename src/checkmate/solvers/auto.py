@@ -77,8 +77,11 @@ def relaxations(search: Search, rounds: int | None = None) -> None:
     """All but the exact search of small graphs."""
     if search.graph.num_ops > MANY_OPS:
         large(search)
-    if search.graph.num_ops <= TOO_MANY_OPS and not search.done():
-        _Auto(search, rounds).run()
+    if search.graph.num_ops <= TOO_MANY_OPS and not search.closed():
+        engine = _Auto(search, rounds)
+        if not search.done():
+            engine.run()
+        engine.evict_late()
 
 
 class _Auto:
@@ -205,6 +208,15 @@ class _Auto:
         for one in self.starts:
             self._consider(one, "greedy eviction")
         self.evicted = min((one.cost for one in self.starts), default=np.inf)
+
+    def evict_late(self) -> None:
+        """Where time was over before any greedy eviction, as when kernels had to be loaded: a moment more brings a fair schedule."""
+        search = self.search
+        for setting in SETTINGS[:3] if self.climb is None and search.time_left() <= 0 else ():
+            if not search.interrupted and not search.proven_infeasible and not search.closed():
+                found = self.greedy.run(search.budget, setting, longest=8)
+                if found is not None:
+                    self._consider(found, "greedy eviction")
 
     def _evicts_well(self) -> bool:
         """On some graphs eviction is far from what annealing finds, and slow as well."""
