@@ -16,7 +16,7 @@ import numpy as np
 from ..schedule import OPTIMAL_GAP
 from .anneal import HOT, POLISH_HEAT, Anneal
 from .climb import Climb
-from .decode import Evaluation, decode, evaluate, retained_by
+from .decode import Evaluation, evaluate, read_off, retained_by
 from .exact import ALL, FIRST, exact
 from .forest_bound import ForestBound
 from .greedy import SETTINGS, Greedy
@@ -360,7 +360,7 @@ class _Auto:
                 search.proven_infeasible = True
                 return
             search.raise_bound(forest.bound, f"bound from prices at {len(stages)} snapshots")
-            found = self._read_off(stages, retained)
+            found = read_off(self.graph, stages, retained)
             violating = [one for one in found if not self._consider(one, "schedule from prices")]
             forest.refine(violating)
 
@@ -381,14 +381,11 @@ class _Auto:
             windows=self.windows,
         )
 
-    def _read_off(self, stages: list[int], retained: list[Bools]) -> list[Evaluation]:
-        return [evaluate(self.graph, decode(self.graph, stages, retained, eager)) for eager in (False, True)]
-
     def _decode(self, stages: list[int], relaxed: Relaxed) -> list[Evaluation]:
         """Schedules read off a relaxation; those that break the budget are returned, and repaired."""
         if relaxed.retained is None:
             return []
-        found = self._read_off(stages, relaxed.retained)
+        found = read_off(self.graph, stages, relaxed.retained)
         violating = [one for one in found if not self._consider(one, "schedule from the relaxation")]
         if violating:
             self._repair(stages, relaxed.retained)
@@ -413,7 +410,7 @@ class _Auto:
             relaxed = self._relax(lower, stages, min(1.0, search.time_left() / 4), _ROUGH)
             if relaxed.retained is None or relaxed.cost >= search.best_cost:
                 return
-            found = self._read_off(stages, relaxed.retained)
+            found = read_off(self.graph, stages, relaxed.retained)
             better = [self._consider(one, "schedule from a lower budget") for one in found]
             if any(better):
                 return

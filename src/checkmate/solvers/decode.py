@@ -175,6 +175,11 @@ def decode(graph: Graph, snapshots: Iterable[int], retained: Iterable[Bools], ea
     return _decode(stages, kept, eager, graph.num_ops, *links, problem.keep).tolist()
 
 
+def read_off(graph: Graph, snapshots: Sequence[int], retained: Sequence[Bools]) -> list[Evaluation]:
+    """What `decode` makes of it, lazy and eager, simulated."""
+    return [evaluate(graph, decode(graph, snapshots, retained, eager)) for eager in (False, True)]
+
+
 @njit(cache=True)
 def _decode(
     stages: Ints,

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from .anneal import POLISH_HEAT, Anneal
-from .decode import Evaluation, decode, evaluate, retained_by
+from .decode import Evaluation, read_off, retained_by
 from .problem import Bools, Problem
 from .search import Search
 from .snapshot import SnapshotRelaxation
@@ -49,7 +49,7 @@ class Parts:
         """
         search, vain, size = self.search, 0, float(_FREE)
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-            while search.best is not None and not search.closed() and not search.done() and vain < _VAIN:
+            while search.best is not None and not search.done() and vain < _VAIN:
                 kept, before = retained_by(self.problem.graph, search.best, stages), search.best_cost
                 # Drawn before they begin, so that which of them ends first does not matter.
                 tries = [(self._some(round(size)), np.random.default_rng(self._rng.integers(2**31))) for _ in range(SIDE_BY_SIDE)]
@@ -94,7 +94,7 @@ class Parts:
         )
         if relaxed.retained is None:
             return relaxed.exact, []
-        found = [evaluate(graph, decode(graph, stages, relaxed.retained, eager)) for eager in (False, True)]
+        found = read_off(graph, stages, relaxed.retained)
         for number, one in enumerate(found):
             if one.peak > search.budget and one.cost < cost:
                 found[number] = self.anneal.run(one.sequence, _MOVES, hot=POLISH_HEAT, stop=search.done, rng=rng)
