@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -62,6 +63,13 @@ class Executor:
     def mode(self) -> str:
         return MODES[self._mode]
 
+    @cached_property
+    def _left_out(self) -> int:
+        """Bytes that rehearsals do not see: they leave out what changes variables, and with it what that takes."""
+        runs = replay(self.captured, self.plan.schedule.steps)
+        with_it = max((run.during for run in runs), default=0)
+        return with_it - max((run.during - run.outdated for run in runs), default=0)
+
     def prepare(self) -> None:
         """Make the function, so that a measured run holds nothing else."""
         if self._function is None:
@@ -98,10 +106,6 @@ class Executor:
         traced = self.captured.traced
         inputs = [(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
         enough_below = limit - (limit + traced.fixed_bytes) // 20
-        # What changes variables is left out, and with it what it takes.
-        runs = replay(self.captured, self.plan.schedule.steps)
-        with_it = max((run.during for run in runs), default=0)
-        left_out = with_it - max((run.during - run.outdated for run in runs), default=0)
         while self.mode != "eager":
             function = self._graph(dry=True)
             most = 0
@@ -109,7 +113,7 @@ class Executor:
                 for batch in _batches(inputs, _OFTEN if self._parts else 1):
                     with measure() as seen:
                         self._call(function, batch)
-                    most = max(most, (seen.added or 0) + left_out)
+                    most = max(most, (seen.added or 0) + self._left_out)
                     if most > limit or (most <= enough_below and not self._parts):
                         break
             except tf.errors.ResourceExhaustedError:
