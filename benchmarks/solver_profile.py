@@ -12,6 +12,7 @@ import functools
 import inspect
 import json
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -22,7 +23,7 @@ from solver import budget_of, environment
 
 import checkmate
 from checkmate import networks, schedule, solvers
-from checkmate.solvers import anneal, auto, climb, greedy, highs, large, nested, problem, search, snapshot
+from checkmate.solvers import anneal, auto, climb, decode, greedy, highs, large, nested, parts, problem, search, snapshot
 
 #: phase -> functions, as (holder, name); every name under which a module knows the function is replaced.
 PHASES: dict[str, list[tuple[Any, str]]] = {
@@ -35,19 +36,20 @@ PHASES: dict[str, list[tuple[Any, str]]] = {
     ],
     "HiGHS": [(highspy.Highs, "run")],
     "read relaxation": [(snapshot.SnapshotRelaxation, "solve"), (snapshot.SnapshotRelaxation, "relax"), (large, "rounded")],
-    "decode": [(module, "decode") for module in (auto, large)] + [(auto, "retained_by")],
-    "evaluate": [(module, "evaluate") for module in (auto, large, greedy, anneal)],
+    "decode": [(module, "decode") for module in (decode, large)] + [(auto, "retained_by")],
+    "evaluate": [(module, "evaluate") for module in (decode, auto, large, greedy, anneal)],
     "greedy eviction": [(greedy.Greedy, "__init__"), (greedy.Greedy, "run")],
     "nested": [(nested.Nested, "__init__"), (nested.Nested, "run"), (auto, "nested_bound")],
     "climb": [(climb.Climb, "__init__"), (climb.Climb, "start"), (climb.Climb, "step")],
-    "annealing": [(anneal.Anneal, "__init__"), (anneal.Anneal, "run")],
+    "annealing": [(anneal.Anneal, "__init__"), (anneal.Anneal, "run"), (auto._Auto, "_anneal_all")],
+    "parts of the relaxation": [(parts.Parts, "run")],
     "steps of the schedule": [(search, "steps_from_sequence")],
     "simulate": [(schedule, "simulate")],
 }
 
 
 class Clock:
-    """Exclusive times: what runs inside another phase is not counted there."""
+    """Exclusive times: what runs inside another phase is not counted there. What other threads do is the phase that waits."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -66,6 +68,8 @@ class Clock:
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if threading.current_thread() is not threading.main_thread():
+                return function(*args, **kwargs)
             self.switch()
             self.calls[phase] += 1
             self._running.append(phase)
