@@ -40,8 +40,9 @@ _MORE_PLANS = 4
 #: Plans with less room are tried where they may be cheaper by more than this.
 _CHEAPER = 1.05
 
-#: So much dearer may a plan be whose ops can run at the same time; it is sought with so many times that part more room.
-_LITTLE, _MORE_ROOM = 1.03, 2
+#: So much dearer may a plan be whose ops can run at the same time, which saves about a tenth; it is sought with more room, by the same
+#: part of the budget as a first plan leaves, up to so many times.
+_LITTLE, _MORE_ROOM = 1.05, 4
 
 #: Seconds of a step that is tried out again also where an earlier process did: memory may lie otherwise in this one.
 _QUICK = 1.0
