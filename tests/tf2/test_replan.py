@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import tensorflow as tf
 import checkmate.tf2
 from checkmate.tf2 import BudgetWarning
 from checkmate.tf2.capture import OpCost
-from checkmate.tf2.measure import measure, zeros_outside
+from checkmate.tf2.measure import Measurement, measure, watch, zeros_outside
 from checkmate.tf2.plan_cache import Lesson, recall, remember
 from checkmate.tf2.profile import profile_ops
 from tf2_models import CASES, identical, state, tensors, train_plain
@@ -160,6 +161,47 @@ def test_zeros_outside_of_the_pool(dtype: tf.DType) -> None:
     assert np.array_equal(made, tf.zeros([300, 1000], dtype))
     if dtype not in (tf.bfloat16, tf.string):
         assert seen.added == 0
+
+
+def test_a_step_above_the_budget_ends_overlap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    case = CASES["conv"]()
+    model, optimizer = case.make(), case.optimizer()
+    step = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, budget="90%", time_limit=1, gap=0.05)
+    (shaped,) = step._step._steps.values()
+    assert shaped.executor.overlaps
+    (plan,) = step.plans
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            step(case.x, case.y)
+    # As if a step had taken twice the budget, which another order of ops might do.
+    monkeypatch.setattr(STEP, "watch", lambda device: nullcontext(Measurement(0, 2 * plan.budget)))
+    with pytest.warns(BudgetWarning, match="step 3 peaked at .*: ops run one by one from the next step on"):
+        step(case.x, case.y)
+    assert not shaped.executor.overlaps
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            step(case.x, case.y)
+    assert step.plans == [plan]
+    assert plan.executions == 5
+    assert plan.measured_peak <= plan.predicted_peak <= plan.budget
+    expected, _, _ = train_plain(case, steps=5)
+    assert identical(state(model, optimizer), expected)
+
+
+def test_only_the_highest_peak_so_far_is_seen() -> None:
+    with measure("CPU:0"):
+        tensors = [tf.zeros(2**20)]
+    with watch("CPU:0") as seen:
+        tensors += [tf.zeros(2**20), tf.zeros(2**20)]
+    assert seen.added is not None
+    assert seen.added >= 2 * 2**22
+    del tensors
+    with watch("CPU:0") as seen:
+        tf.zeros(2**20)
+    assert seen.added is None
 
 
 def test_a_damaged_lesson_is_a_miss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -28,8 +29,9 @@ MODES = ("sparse", "full", "eager")
 #: to step; where that is not enough, the next part; at last they run one by one.
 _PARTS = (40, 12, 6)
 
-#: When they are tried out, they are to leave this part of the budget free, so many times as often as others.
-_FURTHER, _OFTEN = 50, 2
+#: When they are tried out, they are to leave this part of the budget free, in so many times as many runs as others at least, and up to
+#: so many times where that takes no more than these seconds: one step in fifty may well take 10% more than the others.
+_FURTHER, _OFTEN, _MOST_OFTEN, _SECONDS = 50, 2, 10, 3.0
 
 
 class Executor:
@@ -40,12 +42,14 @@ class Executor:
 
     Attributes:
         measured: a step of it has been measured.
+        added_in_turn: bytes that it adds at its peak when ops run one by one; None if that was not tried out.
     """
 
     def __init__(self, captured: Captured, plan: Plan, overlap: bool):
         self.captured = captured
         self.plan = plan
         self.measured = False
+        self.added_in_turn: int | None = None
         # On a GPU ops go one by one in any case; without oneDNN what a convolution takes depends on what runs beside it; and
         # TensorFlow's rewriting would merge copies of an op that wait for the same.
         on_cpu = default_device() == "CPU:0" and onednn_is_on()
@@ -58,6 +62,11 @@ class Executor:
     def gave_up_overlap(self) -> bool:
         """Ops could run at the same time, but for the memory that this takes."""
         return self._may_overlap and not self._parts and self.mode == "sparse"
+
+    @property
+    def overlaps(self) -> bool:
+        """Ops run at the same time."""
+        return bool(self._parts)
 
     @property
     def mode(self) -> str:
@@ -82,7 +91,7 @@ class Executor:
         another order each time.
         """
         parts, self._parts = self._parts, []
-        added = self._rehearse(limit)
+        added = self.added_in_turn = self._rehearse(limit)
         if added is None or added > limit:
             return added
         further = limit - (limit + self.captured.traced.fixed_bytes) // _FURTHER
@@ -108,9 +117,11 @@ class Executor:
         enough_below = limit - (limit + traced.fixed_bytes) // 20
         while self.mode != "eager":
             function = self._graph(dry=True)
-            most = 0
+            most, began = 0, time.perf_counter()
             try:
-                for batch in _batches(inputs, _OFTEN if self._parts else 1):
+                for number, batch in enumerate(_batches(inputs, _MOST_OFTEN if self._parts else 1)):
+                    if number >= 3 * _OFTEN and time.perf_counter() - began > _SECONDS:
+                        break
                     with measure() as seen:
                         self._call(function, batch)
                     most = max(most, (seen.added or 0) + self._left_out)
@@ -144,9 +155,13 @@ class Executor:
         with without_graph_rewriting() if self.mode == "full" or self.captured.traced.rewritten else nullcontext():
             return list(function(*flat))
 
+    def stop_overlap(self) -> None:
+        """From now on ops run one by one."""
+        self._parts, self._function, self.measured = [], None, False
+
     def _give_up(self) -> None:
         if self._parts:
-            self._parts, self._function = [], None
+            self.stop_overlap()
             return
         self._mode, self._function = self._mode + 1, None
         if self.mode == "eager":

@@ -130,6 +130,17 @@ def measure(device: str | None = None) -> Iterator[Measurement]:
         seen.peak = after[1]
 
 
+@contextmanager
+def watch(device: str) -> Iterator[Measurement]:
+    """As `measure`, but TensorFlow's statistics are the user's: they stay, and the peak is only known if it is the highest so far."""
+    seen = Measurement()
+    before = _info(device)
+    yield seen
+    after = _info(device)
+    if before is not None and after is not None and after[1] > before[1]:
+        seen.base, seen.peak = before[0], after[1]
+
+
 def counts_memory(device: str) -> bool:
     """TensorFlow counts the bytes of this device."""
     return _info(device) is not None

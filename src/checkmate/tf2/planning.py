@@ -29,7 +29,8 @@ class Plan:
         reserved: bytes outside the step. margin: bytes left free because an earlier plan took that much more than
             predicted.
         mode: how the order is kept: "sparse", "full" or "eager"; None before the first step.
-        measured_peak: bytes, from the first step; None before, or if TensorFlow does not count on this device.
+        measured_peak: bytes, the most of the steps that were measured: the first, and where ops overlap all; None before, or if
+            TensorFlow does not count on this device.
         executions: steps run so far.
     """
 

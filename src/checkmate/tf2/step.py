@@ -6,7 +6,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
@@ -17,7 +17,7 @@ from ..errors import BudgetWarning, CheckmateError, InfeasibleBudget
 from ..units import format_bytes
 from .capture import Captured, OpCost, capture, planned_ops
 from .execute import Executor
-from .measure import default_device, make_room, measure
+from .measure import Measurement, default_device, make_room, measure, watch
 from .options import Options
 from .plan_cache import Lesson, recall, remember
 from .planning import Plan, make_plan
@@ -274,24 +274,16 @@ class _Shaped:
             self._plan()
             self.plan.executions = executions
         if self.executor.measured:
-            results = self.executor.run(flat)
+            with watch(default_device()) if self.executor.overlaps else nullcontext(Measurement()) as seen:
+                results = self.executor.run(flat)
+            self._check(seen)
         else:
             self.executor.prepare()
             with measure() as seen:
                 results = self.executor.run(flat)
             self.executor.measured = True
-            if seen.added is not None:
-                self.plan.measured_peak = self._total(seen.added)
-                if self.plan.measured_peak > self.plan.budget:
-                    self._make_stale(self.plan.measured_peak)
-                    if not self.warned:
-                        self.warned = True
-                        warnings.warn(
-                            f"the first step {self._peaked(seen.added)}: the next step runs under a new plan with more room",
-                            BudgetWarning,
-                            stacklevel=4,
-                        )
-            elif not self.warned:
+            self._check(seen)
+            if seen.added is None and not self.warned:
                 self.warned = True
                 warnings.warn(
                     "TensorFlow counts no memory on this device, so the plan's peak cannot be checked: import checkmate.tf2 before "
@@ -301,6 +293,27 @@ class _Shaped:
                 )
         self.plan.executions += 1
         return self.captured.traced.pack(results)
+
+    def _check(self, seen: Measurement) -> None:
+        """What a step took at its peak, if that is known, is noted; above the budget it is said, and something is done about it."""
+        if seen.added is None:
+            return
+        plan = self.plan
+        plan.measured_peak = max(plan.measured_peak or 0, self._total(seen.added))
+        if self._total(seen.added) <= plan.budget:
+            return
+        added = self.executor.added_in_turn
+        if self.executor.overlaps and added is not None:
+            self.executor.stop_overlap()
+            plan.rehearsed_peak, plan.measured_peak = self._total(added), None  # as of a new plan
+            remedy = "ops run one by one from the next step on"
+        else:
+            self._make_stale(self._total(seen.added))
+            remedy = "the next step runs under a new plan with more room"
+        if not self.warned:
+            self.warned = True
+            which = f"step {plan.executions + 1}" if plan.executions else "the first step"
+            warnings.warn(f"{which} {self._peaked(seen.added)}: {remedy}", BudgetWarning, stacklevel=5)
 
     def _make_stale(self, peak: int) -> None:
         """The next plan leaves more room, for this one took so many bytes."""
