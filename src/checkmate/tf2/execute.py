@@ -61,7 +61,7 @@ class Executor:
     @property
     def gave_up_overlap(self) -> bool:
         """Ops could run at the same time, but for the memory that this takes."""
-        return self._may_overlap and not self._parts and self.mode == "sparse"
+        return self._may_overlap and not self.overlaps and self.mode == "sparse"
 
     @property
     def overlaps(self) -> bool:
@@ -117,11 +117,9 @@ class Executor:
         enough_below = limit - (limit + traced.fixed_bytes) // 20
         while self.mode != "eager":
             function = self._graph(dry=True)
-            most, began = 0, time.perf_counter()
+            most = 0
             try:
-                for number, batch in enumerate(_batches(inputs, _MOST_OFTEN if self._parts else 1)):
-                    if number >= 3 * _OFTEN and time.perf_counter() - began > _SECONDS:
-                        break
+                for batch in _batches(inputs, _OFTEN if self._parts else 1, _MOST_OFTEN if self._parts else 1):
                     with measure() as seen:
                         self._call(function, batch)
                     most = max(most, (seen.added or 0) + self._left_out)
@@ -193,9 +191,13 @@ class Executor:
         return cost.seconds if cost is not None else 0.0
 
 
-def _batches(like: Sequence[tuple[tf.TensorShape, tf.DType]], times: int) -> Iterator[list[tf.Tensor]]:
-    """Zeros: outside of the allocator's memory, new, and new while there are others; all of these so many times."""
-    for _ in range(times):
+def _batches(like: Sequence[tuple[tf.TensorShape, tf.DType]], least: int, most: int) -> Iterator[list[tf.Tensor]]:
+    """Zeros: outside of the allocator's memory, new, and new while there are others; all of these as often as
+    `_SECONDS` allow, but `least` to `most` times."""
+    began = time.perf_counter()
+    for number in range(most):
+        if number >= least and time.perf_counter() - began > _SECONDS:
+            return
         if default_device() == "CPU:0":
             yield [zeros_outside(shape, dtype) for shape, dtype in like]
         batch = [tf.zeros(shape, dtype) for shape, dtype in like]

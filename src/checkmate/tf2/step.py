@@ -273,24 +273,22 @@ class _Shaped:
             executions = self.plan.executions
             self._plan()
             self.plan.executions = executions
-        if self.executor.measured:
-            with watch(default_device()) if self.executor.overlaps else nullcontext(Measurement()) as seen:
-                results = self.executor.run(flat)
-            self._check(seen)
-        else:
+        first = not self.executor.measured
+        if first:
             self.executor.prepare()
-            with measure() as seen:
-                results = self.executor.run(flat)
-            self.executor.measured = True
-            self._check(seen)
-            if seen.added is None and not self.warned:
-                self.warned = True
-                warnings.warn(
-                    "TensorFlow counts no memory on this device, so the plan's peak cannot be checked: import checkmate.tf2 before "
-                    "the first tensor is made, or set TF_CPU_ALLOCATOR_USE_BFC=1",
-                    BudgetWarning,
-                    stacklevel=4,
-                )
+        watched = watch(default_device()) if self.executor.overlaps else nullcontext(Measurement())
+        with measure() if first else watched as seen:
+            results = self.executor.run(flat)
+        self.executor.measured = True
+        self._check(seen)
+        if first and seen.added is None and not self.warned:
+            self.warned = True
+            warnings.warn(
+                "TensorFlow counts no memory on this device, so the plan's peak cannot be checked: import checkmate.tf2 before "
+                "the first tensor is made, or set TF_CPU_ALLOCATOR_USE_BFC=1",
+                BudgetWarning,
+                stacklevel=4,
+            )
         self.plan.executions += 1
         return self.captured.traced.pack(results)
 
