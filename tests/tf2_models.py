@@ -12,6 +12,10 @@ import tensorflow as tf
 from keras import layers
 
 from checkmate.tf2 import measure
+from checkmate.tf2.capture import Captured
+from checkmate.tf2.keras_step import build, training_step
+from checkmate.tf2.options import Options
+from checkmate.tf2.step import capture_step
 
 
 @dataclass
@@ -162,6 +166,15 @@ CASES = {
         "recurrent", recurrent, lambda: keras.optimizers.Adam(1e-3), _crossentropy(), _classes(300, 32, 24), _classes(10, 32)
     ),
 }
+
+
+def captured_case(name: str) -> tuple[Case, Any, Captured]:
+    """A case, its model, and what its step is made of; costs are in FLOPs."""
+    case = CASES[name]()
+    model, optimizer = case.make(), case.optimizer()
+    build(model, optimizer, tensors(case.x))
+    specs = (tensors(case.x), tensors(case.y))
+    return case, model, capture_step(training_step(model, case.loss, optimizer), specs, Options(cost_model="flops"))
 
 
 def plain_step(case: Case, model: Any, optimizer: Any) -> Callable[[Any, Any], Any]:

@@ -13,20 +13,10 @@ from checkmate.tf2 import planning
 from checkmate.tf2.capture import Captured
 from checkmate.tf2.emit import emit
 from checkmate.tf2.internals import without_graph_rewriting
-from checkmate.tf2.keras_step import build, training_step
 from checkmate.tf2.kinds import root
 from checkmate.tf2.options import Options
 from checkmate.tf2.replay import replay, replay_peak
-from checkmate.tf2.step import capture_step
-from tf2_models import CASES, tensors
-
-
-def captured_case(name: str) -> tuple[Any, Any, Captured]:
-    case = CASES[name]()
-    model, optimizer = case.make(), case.optimizer()
-    build(model, optimizer, tensors(case.x))
-    specs = (tensors(case.x), tensors(case.y))
-    return case, model, capture_step(training_step(model, case.loss, optimizer), specs, Options(cost_model="flops"))
+from tf2_models import captured_case, tensors
 
 
 def once(captured: Captured) -> list[Step]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,26 +14,20 @@ from checkmate.schedule import Step
 from checkmate.tf2.capture import Captured, OpCost
 from checkmate.tf2.emit import emit, original
 from checkmate.tf2.internals import is_stateful
-from checkmate.tf2.keras_step import build, training_step
 from checkmate.tf2.kinds import IN_PLACE, is_big, is_handle, is_one_kernel, root
 from checkmate.tf2.options import Options
 from checkmate.tf2.overlap import one_by_one, overlapping
 from checkmate.tf2.planning import make_plan
 from checkmate.tf2.priority import in_order_of_priority, prioritized
 from checkmate.tf2.replay import replay, replay_peak
-from checkmate.tf2.step import capture_step
 from checkmate.tf2.trace import is_fixed
-from tf2_models import CASES, tensors
+from tf2_models import captured_case
 
 
 def planned(name: str, share: float) -> tuple[Captured, list[Step]]:
-    case = CASES[name]()
-    model, optimizer = case.make(), case.optimizer()
-    build(model, optimizer, tensors(case.x))
-    options = Options(cost_model="flops", time_limit=3, gap=0.02)
-    captured = capture_step(training_step(model, case.loss, optimizer), (tensors(case.x), tensors(case.y)), options)
-    plan = make_plan(captured, replace(options, budget=int(share * captured.graph.no_recompute_peak)))
-    return captured, plan.schedule.steps
+    _, _, captured = captured_case(name)
+    options = Options(budget=int(share * captured.graph.no_recompute_peak), cost_model="flops", time_limit=3, gap=0.02)
+    return captured, make_plan(captured, options).schedule.steps
 
 
 def largest(captured: Captured, steps: list[Step], waits: list[int], randomness: random.Random) -> tuple[int, int]:

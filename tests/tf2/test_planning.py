@@ -1,4 +1,4 @@
-"""Plans that are found again: in the cache on disk, and at another batch size."""
+"""What a plan is made from, and plans that are found again at another batch size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import checkmate
 import checkmate.tf2
-from checkmate.tf2 import plan_cache, planning, profile
+from checkmate.tf2 import planning, profile
 from checkmate.tf2.keras_step import build, training_step
 from checkmate.tf2.options import Options
 from checkmate.tf2.planning import make_plan
@@ -20,45 +20,10 @@ from checkmate.tf2.step import capture_step
 from tf2_models import CASES, tensors
 
 
-def chain(length: int = 12) -> checkmate.Graph:
-    """A forward pass and a backward pass that reads it from its end."""
-    edges = [(i, i + 1) for i in range(2 * length - 1)] + [(i, 2 * length - 1 - i) for i in range(length)]
-    return checkmate.Graph.from_arrays([1.0] * 2 * length, [10] * 2 * length, edges)
-
-
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(plan_cache, "_WORTH_SECONDS", 0.0)
     return tmp_path
-
-
-def test_a_schedule_is_found_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = plan_cache.solve_cached(chain(), 70, gap=0.0, time_limit=60.0)
-    (file,) = directory.iterdir()
-    calls = []
-
-    def counting(*arguments: object, **options: object) -> checkmate.Schedule:
-        calls.append(arguments)
-        return checkmate.solve(*arguments, **options)  # type: ignore[arg-type]  # passed on as they came
-
-    monkeypatch.setattr(plan_cache, "solve", counting)
-    again = plan_cache.solve_cached(chain(), 70, gap=0.0, time_limit=60.0)
-    assert again.steps == first.steps
-    assert not calls
-    plan_cache.solve_cached(chain(), 80, gap=0.0, time_limit=60.0)  # another budget is another problem
-    assert len(calls) == 1
-    file.write_text(file.read_text()[:100])  # a damaged file is a miss
-    assert plan_cache.solve_cached(chain(), 70, gap=0.0, time_limit=60.0).cost == first.cost
-    assert len(calls) == 2
-
-
-def test_a_directory_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(blocked / "below"))
-    monkeypatch.setattr(plan_cache, "_WORTH_SECONDS", 0.0)
-    assert plan_cache.solve_cached(chain(), 70, gap=0.0, time_limit=60.0).peak <= 70
 
 
 def test_a_variable_is_updated_as_soon_as_its_gradient_is_there() -> None:

@@ -17,8 +17,8 @@ import tensorflow as tf
 import checkmate.tf2
 from checkmate.tf2 import BudgetWarning
 from checkmate.tf2.capture import OpCost
+from checkmate.tf2.lessons import Lesson, recall, remember
 from checkmate.tf2.measure import Measurement, measure, watch, zeros_outside
-from checkmate.tf2.plan_cache import Lesson, recall, remember
 from checkmate.tf2.profile import profile_ops
 from tf2_models import CASES, identical, state, tensors, train_plain
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import fx
 
 import checkmate
 import checkmate.torch
+from checkmate import plan_cache
 from checkmate.torch.profile import NodeCost, profile_nodes
 from torch_models import Case, case, identical, state, step_peak, train, twin
 
@@ -84,6 +86,22 @@ def test_plain_budget_needs_no_recomputation() -> None:
     train(which, model, steps=1)
     (plan,) = checkmate.torch.plans(model)
     assert plan.schedule.overhead == pytest.approx(1.0, abs=0.002)
+
+
+def test_the_next_process_finds_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(plan_cache, "_WORTH_SECONDS", 0.0)
+    which = case("residual")
+    found = []
+    for _ in range(2):
+        model = checkmate.torch.compile(twin(which.model), budget="60%", time_limit=2)
+        train(which, model, steps=1)
+        found += checkmate.torch.plans(model)
+        monkeypatch.setattr(plan_cache, "solve", None)  # must not be needed
+    first, second = found
+    assert first.schedule.num_recomputations > 0
+    assert second.schedule.steps == first.schedule.steps
+    assert second.predicted_peak == first.predicted_peak
 
 
 def test_infeasible_budget_reaches_the_caller_as_it_is() -> None:

@@ -1,4 +1,4 @@
-"""A cache on disk for measured costs: one JSON file per environment (device, threads, framework version).
+"""Caches on disk, and the one for measured costs: one JSON file per environment (device, threads, framework version).
 
 It is only ever a cache: a file or an entry that cannot be read is a miss, and a directory that cannot be written to
 means that costs are measured again next time. Nothing here raises because of the file system.
@@ -11,7 +11,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,21 @@ def cache_directory() -> Path:
     if chosen := os.environ.get("CHECKMATE_CACHE_DIR"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "checkmate"
+
+
+def replace_file(path: Path, save: Callable[[str], Any]) -> None:
+    """Have `save` write a file of the name that it is given, which then takes the place of `path`; nothing if that fails."""
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+        os.close(handle)
+        save(temporary)
+        os.replace(temporary, path)  # readers see the old file or the new one, never half of one
+    except OSError:
+        if temporary is not None:
+            with suppress(OSError):
+                os.unlink(temporary)
 
 
 class CostCache:
@@ -62,17 +77,8 @@ class CostCache:
             return
         rows = {**self._read(), **self._new}
         data = {"format": FORMAT, "version": VERSION, "environment": self.environment, "rows": dict(sorted(rows.items()))}
-        temporary: str | None = None
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.stem, suffix=".tmp")
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(data, file, indent=0)
-            os.replace(temporary, self.path)  # readers see the old file or the new one, never half of one
-        except OSError:
-            if temporary is not None:
-                with suppress(OSError):
-                    os.unlink(temporary)
+        text = json.dumps(data, indent=0)
+        replace_file(self.path, lambda name: Path(name).write_text(text, encoding="utf-8"))
         self._new = {}
 
     def _read(self) -> dict[str, list[float]]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from ..errors import InfeasibleBudget, InvalidSchedule
 from ..graph import Graph
+from ..plan_cache import solve_cached
 from ..schedule import Schedule
 from ..units import format_bytes
 from .capture import Captured
 from .kinds import root
 from .options import Options
-from .plan_cache import solve_cached
 from .replay import replay_peak
 
 

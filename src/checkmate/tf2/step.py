@@ -17,9 +17,9 @@ from ..errors import BudgetWarning, CheckmateError, InfeasibleBudget
 from ..units import format_bytes
 from .capture import Captured, OpCost, capture, planned_ops
 from .execute import Executor
+from .lessons import Lesson, recall, remember
 from .measure import Measurement, default_device, make_room, measure, watch
 from .options import Options
-from .plan_cache import Lesson, recall, remember
 from .planning import Plan, make_plan
 from .profile import environment, profile_ops
 from .trace import trace

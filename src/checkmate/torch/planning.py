@@ -8,8 +8,8 @@ import torch
 
 from ..errors import InfeasibleBudget
 from ..graph import Graph
+from ..plan_cache import solve_cached
 from ..schedule import Schedule
-from ..solvers import solve
 from ..units import format_bytes
 from .options import Options
 
@@ -58,7 +58,7 @@ def make_plan(graph: Graph, options: Options, device: torch.device, own: int, *,
     budget = options.budget_bytes(device, graph.no_recompute_peak + reserved + outside)
     taken = reserved + margin + outside
     try:
-        schedule = solve(
+        schedule = solve_cached(
             graph,
             max(1, budget - taken),
             method=options.method,
