@@ -29,6 +29,10 @@ MODES = ("sparse", "full", "eager")
 #: to step; where that is not enough, the next part; at last they run one by one.
 _PARTS = (40, 12, 6)
 
+#: What overlaps asks for pieces of memory of which so many fit into what is left of the budget when ops run one by one: TensorFlow's
+#: pool may give out twice as much as was asked for, and overlap makes that a matter of chance.
+_PIECES = 2
+
 #: When they are tried out, they are to leave this part of the budget free, in so many times as many runs as others at least, and up to
 #: so many times where that takes no more than these seconds: one step in fifty may well take 10% more than the others.
 _FURTHER, _OFTEN, _MOST_OFTEN, _SECONDS = 50, 2, 10, 3.0
@@ -56,6 +60,7 @@ class Executor:
         self._may_overlap = overlap and on_cpu and captured.traced.rewritten
         self._parts = list(_PARTS) if self._may_overlap else []  # the first holds; the others are to be tried
         self._mode = 0
+        self._largest = 0  # bytes that a run may ask for in one piece while others run
         self._function: Any = None
 
     @property
@@ -94,6 +99,7 @@ class Executor:
         added = self.added_in_turn = self._rehearse(limit)
         if added is None or added > limit:
             return added
+        self._largest = (limit - added) // _PIECES
         further = limit - (limit + self.captured.traced.fixed_bytes) // _FURTHER
         while parts and self.mode == "sparse":
             self._parts = parts
@@ -178,7 +184,7 @@ class Executor:
         waits = None
         if self._parts:
             limit = plan.budget - plan.reserved - plan.budget // self._parts[0]
-            waits = overlapping(self.captured, steps, limit)
+            waits = overlapping(self.captured, steps, limit, self._largest)
 
         def step(*arguments: tf.Tensor) -> list[tf.Tensor]:
             return emit(self.captured, steps, arguments, self.mode, dry, waits)

@@ -4,6 +4,9 @@ A schedule is a sequence, and its peak is that of one op after the other. Where 
 may run at the same time, as they do in plain training. Let all runs before number f be over: then every run up to number l may
 have begun, and what is live is at most what is live when run f begins in the sequence, and all that the runs f to l take.
 As long as this is within the limit, no order in which they end can pass it.
+
+That holds for the bytes that are asked for. TensorFlow's pool gives out a free block whole unless it is twice as large, and which
+blocks are free depends on the order in which runs end. So what asks for much runs alone; then few bytes depend on that order.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ def one_by_one(captured: Captured, steps: Sequence[Step]) -> list[int]:
     return _with_pairs(runs := replay(captured, steps), list(range(len(runs))))
 
 
-def overlapping(captured: Captured, steps: Sequence[Step], limit: int) -> list[int]:
+def overlapping(captured: Captured, steps: Sequence[Step], limit: int, largest: int) -> list[int]:
     """How many runs, counted from the first, have to be over before each run of an op may begin.
 
     Args:
         limit: bytes that the step may take at its peak, fixed memory included. Where the sequence takes more, nothing overlaps.
+        largest: bytes; runs that ask for a larger piece of memory overlap with nothing.
     """
     runs = replay(captured, steps)
     waits: list[int] = []
@@ -37,11 +41,16 @@ def overlapping(captured: Captured, steps: Sequence[Step], limit: int) -> list[i
         while first < number and runs[first].before + taken > limit:
             taken -= runs[first].takes
             first += 1
+        alone = max(run.workspace, *run.made.values(), 0) > largest
+        if alone:
+            first, taken = number, run.takes
         # What changes a variable comes after all that read it, which `emit` sees to. Other effects may concern anything. A copy
         # comes after the copy before it, or else TensorFlow would take one for the other.
         anything = is_stateful(run.op) and not any(map(is_handle, run.op.inputs))
         waits.append(number if anything else max(first, newest.get(run.op.name, -1) + 1))
         newest[run.op.name] = number
+        if alone:
+            first, taken = number + 1, 0
     return _with_pairs(runs, waits)
 
 
