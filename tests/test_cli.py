@@ -116,6 +116,46 @@ def test_live_progress_on_a_terminal(
     assert capsys.readouterr().err == ""
 
 
+# --- report ---
+
+
+def test_report_of_a_budget(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "r.html"
+    assert cli.main(["report", graph_file, "--budget", "60%", "-o", str(page)]) == 0
+    text = capsys.readouterr().out
+    assert "chain8: peak 4.88 KiB (5000 bytes), while op8 runs; the largest:" in text
+    assert f"wrote {page}" in text
+    assert "more computing" in page.read_text()
+
+
+def test_report_of_a_saved_schedule(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved, page = tmp_path / "s.json", tmp_path / "r.html"
+    assert cli.main(["solve", graph_file, "--budget", "60%", "-o", str(saved), "--quiet"]) == 0
+    assert cli.main(["report", graph_file, "--schedule", str(saved), "-o", str(page), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    schedule = Schedule.load(saved, Graph.load(graph_file))
+    assert {key: figures[key] for key in schedule.summary()} == schedule.summary()
+    assert sum(one["size"] for one in figures["at_peak"]["holdings"]) == schedule.peak
+    assert sum(one["times"] for one in figures["recomputed"]) == schedule.num_recomputations > 0
+
+
+def test_report_without_a_budget(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", graph_file, "-o", str(tmp_path / "r.html"), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["peak"], figures["recomputations"], figures["budget"]) == (9000, 0, None)
+
+
+def test_report_of_bad_input(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text("{}")
+    assert cli.main(["report", graph_file, "--schedule", str(wrong), "-o", str(tmp_path / "r.html")]) == 2
+    assert "is not a schedule file" in error_line(capsys.readouterr().err)
+    assert cli.main(["report", graph_file, "--schedule", str(wrong), "--budget", "1MB"]) == 2
+    assert "not allowed with" in error_line(capsys.readouterr().err)
+    assert cli.main(["report", graph_file, "-o", str(tmp_path / "none" / "r.html")]) == 2
+    assert "there is no folder" in error_line(capsys.readouterr().err)
+
+
 # --- compare and sweep ---
 
 

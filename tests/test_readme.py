@@ -30,7 +30,7 @@ def test_the_two_commands_are_targets_of_make() -> None:
 
 def test_commands_are_understood() -> None:
     lines = [line for block in blocks("") for line in block.splitlines() if line.startswith("checkmate ")]
-    assert len(lines) == 6
+    assert len(lines) == 7
     for line in lines:
         assert callable(cli._parser().parse_args(shlex.split(line)[1:]).run)
 

@@ -1,24 +1,23 @@
-"""The command line: `checkmate info`, `solve`, `compare`, `sweep` and `demo`."""
+"""The command line: `checkmate info`, `solve`, `report`, `compare`, `sweep`, `max-batch` and `demo`."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import os
-import shutil
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 from . import __version__
-from .errors import BudgetError, CheckmateError, GraphError, InfeasibleBudget, UnknownMethod
+from .errors import BudgetError, CheckmateError, GraphError, InfeasibleBudget, InvalidSchedule, UnknownMethod
 from .graph import Graph
+from .report.terminal import Live, print_json, print_schedule, print_table, with_bytes
 from .schedule import OPTIMAL_GAP, Schedule
-from .solvers import Progress, max_batch_size, methods, solve
+from .solvers import max_batch_size, methods, solve
 from .units import format_bytes, parse_bytes
 
 DONE, FAILED, USAGE = 0, 1, 2
@@ -29,6 +28,9 @@ exit codes:
   1  no schedule was found under a budget that is not proven impossible, or the work failed
   2  bad usage or bad input; also a budget that is proven to be below what any schedule needs
 """
+#: Lines on what is in memory at the peak; the page has more.
+_SHOWN = 5
+
 _GRAPH_HELP = "JSON file of a graph: ops and values, or nodes and edges"
 _BUDGET_HELP = (
     "bytes that the step may have live at its peak, fixed memory included: "
@@ -104,6 +106,24 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--json", action="store_true", help="print the result as JSON")
     plan.add_argument("--quiet", action="store_true", help="no progress, no text; errors only (and JSON, if asked for)")
     plan.set_defaults(run=_solve)
+
+    report = commands.add_parser(
+        "report",
+        help="a page on a schedule: where the memory goes, what is computed again",
+        epilog=_EXIT_CODES,
+        formatter_class=text,
+    )
+    report.add_argument("graph", metavar="GRAPH", help=_GRAPH_HELP)
+    which = report.add_mutually_exclusive_group()
+    which.add_argument("--budget", help=f"find a schedule under this budget; {_BUDGET_HELP}")
+    which.add_argument(
+        "--schedule", type=Path, metavar="FILE", help="the schedule in this file, as `checkmate solve -o` writes it"
+    )
+    report.add_argument(
+        "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="the page (default: report.html)"
+    )
+    _add_search_options(report, 60.0)
+    report.set_defaults(run=_report)
 
     compare = commands.add_parser("compare", help="several methods at one budget", epilog=_EXIT_CODES, formatter_class=text)
     compare.add_argument("graph", metavar="GRAPH", help=_GRAPH_HELP)
@@ -184,7 +204,7 @@ def _info(options: argparse.Namespace) -> int:
         "min_working_set": graph.min_working_set,
     }
     if options.json:
-        _print_json(figures)
+        print_json(figures)
         return DONE
     print(f"{graph.name}: {graph.num_ops} ops, {graph.num_values} values ({figures['kept_values']} kept to the end)")
     if figures["not_recomputable_ops"]:
@@ -195,14 +215,15 @@ def _info(options: argparse.Namespace) -> int:
         ("peak without recomputation", graph.no_recompute_peak),
         ("no schedule peaks below", graph.min_working_set),
     ):
-        print(f"  {label:<32} {_bytes(size)}")
+        print(f"  {label:<32} {with_bytes(size)}")
     return DONE
 
 
 def _solve(options: argparse.Namespace) -> int:
     _check_paths(options.output, options.plot)
+    _check_picture(options.plot)
     graph = Graph.load(options.graph)
-    with _Live(graph, enabled=not options.quiet and sys.stderr.isatty()) as live:
+    with Live(graph, enabled=not options.quiet and sys.stderr.isatty()) as live:
         schedule = solve(
             graph,
             options.budget,
@@ -218,12 +239,43 @@ def _solve(options: argparse.Namespace) -> int:
     if options.plot is not None:
         schedule.plot(options.plot)
     if options.json:
-        _print_json(schedule.summary())
+        print_json(schedule.summary())
     elif not options.quiet:
-        _print_schedule(schedule)
+        print_schedule(schedule)
         for path in (options.output, options.plot):
             if path is not None:
                 print(f"  wrote {path}")
+    return DONE
+
+
+def _report(options: argparse.Namespace) -> int:
+    from .report.facts import at_peak, recomputed, without_recomputation
+    from .report.page import write_report
+
+    _check_paths(options.output)
+    _check_picture("schedule.png")
+    graph = Graph.load(options.graph)
+    if options.schedule is not None:
+        try:
+            schedule = Schedule.load(options.schedule, graph)
+        except InvalidSchedule as error:
+            raise _BadUsage(str(error)) from None
+    elif options.budget is not None:
+        with Live(graph, enabled=not options.quiet and sys.stderr.isatty()) as live:
+            limits = options.time_limit, options.gap, options.seed
+            schedule = solve(graph, options.budget, "auto", "given", *limits, progress=live)
+    else:
+        schedule = without_recomputation(graph)
+    write_report(schedule, options.output)
+    peak = at_peak(schedule)
+    if options.json:
+        rows = [asdict(one) for one in recomputed(schedule)]
+        print_json({**schedule.summary(), "at_peak": asdict(peak), "recomputed": rows, "page": str(options.output)})
+    elif not options.quiet:
+        print(f"{graph.name}: peak {with_bytes(schedule.peak)}" + (f", while {peak.op} runs; the largest:" if peak.op else ""))
+        for one in peak.holdings[:_SHOWN]:
+            print(f"  {format_bytes(one.size):>11}  {one.name} ({one.kind})")
+        print(f"  wrote {options.output}")
     return DONE
 
 
@@ -242,16 +294,17 @@ def _compare(options: argparse.Namespace) -> int:
         if row["gap"] is not None and row["gap"] <= OPTIMAL_GAP:
             row["status"] = "optimal"
     if options.json:
-        _print_json({"graph": graph.name, "budget": budget, "lower_bound": bound, "rows": rows})
+        print_json({"graph": graph.name, "budget": budget, "lower_bound": bound, "rows": rows})
     elif not options.quiet:
-        print(f"{graph.name}: {graph.num_ops} ops, budget {_bytes(budget)}")
+        print(f"{graph.name}: {graph.num_ops} ops, budget {with_bytes(budget)}")
         print(f"  no schedule costs less than {bound:.6g}: overhead {bound / (graph.ideal_cost or 1.0):.6f}")
-        _print_table("method", [(row["method"], row) for row in rows])
+        print_table("method", [(row["method"], row) for row in rows])
     return DONE if any(row["cost"] is not None for row in rows) else FAILED
 
 
 def _sweep(options: argparse.Namespace) -> int:
     _check_paths(options.plot)
+    _check_picture(options.plot)
     _check_methods([options.method])
     graph = Graph.load(options.graph)
     low, high = graph.min_working_set, graph.no_recompute_peak
@@ -267,10 +320,10 @@ def _sweep(options: argparse.Namespace) -> int:
         curves.append((options.method, sizes, [overhead for _, overhead, _ in found]))
         plot_curves(curves, options.plot, f"{graph.name}: overhead against budget", "budget (MiB)", "overhead")
     if options.json:
-        _print_json({"graph": graph.name, "method": options.method, "rows": rows})
+        print_json({"graph": graph.name, "method": options.method, "rows": rows})
     elif not options.quiet:
         print(f"{graph.name}: {graph.num_ops} ops, method {options.method}")
-        _print_table("budget", [(format_bytes(row["budget"]), row) for row in rows])
+        print_table("budget", [(format_bytes(row["budget"]), row) for row in rows])
         if options.plot is not None:
             print(f"  wrote {options.plot}")
     return DONE if any(row["cost"] is not None for row in rows) else FAILED
@@ -292,7 +345,7 @@ def _max_batch(options: argparse.Namespace) -> int:
     )
     if options.json:
         schedule = found.schedule.summary()
-        _print_json(
+        print_json(
             {"batch": found.batch, "upper_bound": found.upper_bound, "seconds": found.seconds, "schedule_at_batch_1": schedule}
         )
         return DONE
@@ -308,7 +361,7 @@ def _row(graph: Graph, options: argparse.Namespace, budget: str | int, method: s
     row: dict[str, Any] = {"method": method, "budget": limit, "status": "infeasible", "cost": None, "overhead": None}
     row |= {"lower_bound": graph.ideal_cost, "gap": None, "peak": None, "seconds": None, "note": ""}
     began = time.perf_counter()
-    with _Live(graph, enabled=not options.quiet and sys.stderr.isatty(), label=f"{method}, {format_bytes(limit)}: ") as live:
+    with Live(graph, enabled=not options.quiet and sys.stderr.isatty(), label=f"{method}, {format_bytes(limit)}: ") as live:
         try:
             schedule = solve(graph, limit, method, "given", options.time_limit, options.gap, options.seed, live)
         except InfeasibleBudget as error:
@@ -323,15 +376,19 @@ def _row(graph: Graph, options: argparse.Namespace, budget: str | int, method: s
 
 
 def _check_paths(*paths: Path | None) -> None:
-    """Better to refuse now than to lose the answer of a long search; the last path is that of a picture."""
+    """Better to refuse now than to lose the answer of a long search."""
     for path in paths:
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise _BadUsage(f"cannot write {path}: {'it is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
-    if paths[-1] is not None:
+
+
+def _check_picture(path: str | Path | None) -> None:
+    """As `_check_paths`: can a picture be drawn to a file of this name?"""
+    if path is not None:
         from .report.plots import check_can_plot
 
         try:
-            check_can_plot(paths[-1])
+            check_can_plot(path)
         except CheckmateError as error:
             raise _BadUsage(str(error)) from None
 
@@ -354,86 +411,10 @@ def _demo(options: argparse.Namespace) -> int:
 
     rows = run_demo(options.output, progress=say)
     if options.json:
-        _print_json(rows)
+        print_json(rows)
     else:
         print(format_rows(rows))
     return DONE
-
-
-# --- output ---
-
-
-class _Live:
-    """One line on the terminal that shows where a search stands; usable as `progress` of `solve`."""
-
-    def __init__(self, graph: Graph, enabled: bool, label: str = ""):
-        self.ideal = graph.ideal_cost
-        self.enabled = enabled
-        self.label = label
-
-    def __enter__(self) -> _Live:
-        self._show(f"{self.label}searching")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._show("")
-
-    def __call__(self, report: Progress) -> None:
-        ideal = self.ideal or 1.0
-        cost = "no schedule yet" if report.cost is None else f"overhead {report.cost / ideal:.4f}"
-        gap = "" if report.gap is None else f"  gap {_percent(report.gap)}"
-        self._show(f"{self.label}{report.seconds:6.1f} s  {cost}  bound {report.lower_bound / ideal:.4f}{gap}  {report.note}")
-
-    def _show(self, text: str) -> None:
-        if self.enabled:
-            width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(f"\r\x1b[K{text[:width]}")  # to the line's start, and clear it
-            sys.stderr.flush()
-
-
-def _print_schedule(schedule: Schedule) -> None:
-    graph = schedule.graph
-    print(f"{graph.name}: {graph.num_ops} ops, {schedule.num_recomputations} recomputations, {schedule.status}")
-    print(f"  budget    {_bytes(schedule.budget or 0)}")
-    print(f"  peak      {_bytes(schedule.peak)}; {format_bytes(graph.no_recompute_peak)} without recomputation")
-    print(f"  overhead  {schedule.overhead:.6f} (cost {schedule.cost:.6g}, {graph.ideal_cost:.6g} without recomputation)")
-    scope = " for the given order" if schedule.order == "given" else " for every order"
-    print(f"  bound     no schedule costs less than {schedule.lower_bound:.6g}{scope}: gap {_percent(schedule.gap)}")
-    print(f"  found by  {schedule.method} in {schedule.solve_seconds:.2f} s")
-
-
-def _print_table(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
-    width = max(len(title), *(len(label) for label, _ in rows))
-    print(f"  {title:<{width}}  {'overhead':>9}  {'gap':>8}  {'peak':>11}  {'seconds':>8}")
-    for label, row in rows:
-        if row["cost"] is None:
-            print(f"  {label:<{width}}  {'-':>9}  {'-':>8}  {'-':>11}  {row['seconds']:8.2f}  {row['note']}")
-        else:
-            figures = f"{row['overhead']:9.6f}  {_percent(row['gap']):>8}  {format_bytes(row['peak']):>11}  {row['seconds']:8.2f}"
-            print(f"  {label:<{width}}  {figures}  {row['status']}")
-
-
-def _bytes(size: int) -> str:
-    return format_bytes(size) if size < 1024 else f"{format_bytes(size)} ({size} bytes)"
-
-
-def _percent(gap: float) -> str:
-    return "0%" if gap == 0 else f"{100 * gap:.2g}%" if math.isfinite(gap) else "unknown"
-
-
-def _print_json(data: Any) -> None:
-    print(json.dumps(_plain(data), indent=2))
-
-
-def _plain(data: Any) -> Any:
-    """The same data with null for numbers that JSON has no word for (an infinite gap)."""
-    if isinstance(data, dict):
-        return {str(key): _plain(entry) for key, entry in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_plain(entry) for entry in data]
-    if isinstance(data, float) and not math.isfinite(data):
-        return None
-    return data
 
 
 if __name__ == "__main__":

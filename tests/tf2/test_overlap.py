@@ -122,7 +122,8 @@ def test_what_must_wait() -> None:
 def test_what_is_large_overlaps_with_nothing(name: str) -> None:
     captured, steps = planned(name, 0.8)
     runs = replay(captured, steps)
-    pieces = [max([run.workspace, *run.made.values()]) for run in runs]
+    pieces = [run.piece for run in runs]
+    assert pieces == [max([run.workspace, *run.made.values()]) for run in runs]
     pairs = {n for n in range(1, len(runs)) if is_one_kernel(runs[n - 1].op, runs[n].op)}
     pairs |= {n - 1 for n in pairs}
     largest = sorted(pieces)[len(pieces) // 2]

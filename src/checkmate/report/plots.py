@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ _TIMELINES = (_PLAIN, _PLAN, "#0f9d75", "#9333ea", "#c2850c")
 #: Cells a side of the schedule picture; larger schedules are pooled, so that a single recomputation stays visible.
 _MOST_CELLS = 520
 _DPI = 150
+_SCHEDULE_INCHES = 10.0, 8.6
 
 
 def plot_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
@@ -39,7 +41,25 @@ def plot_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
     Raises:
         CheckmateError: matplotlib is missing, or the format is not known.
     """
-    figure = _figure(path, 10.0, 8.6)
+    figure = _figure(path, *_SCHEDULE_INCHES)
+    _draw_schedule(figure, schedule)
+    _save(figure, path)
+
+
+def schedule_png(schedule: Schedule) -> bytes:
+    """The picture of `plot_schedule` as the contents of a .png file.
+
+    Raises:
+        CheckmateError: matplotlib is missing.
+    """
+    figure = _figure("schedule.png", *_SCHEDULE_INCHES)
+    _draw_schedule(figure, schedule)
+    contents = io.BytesIO()
+    figure.savefig(contents, format="png", dpi=_DPI, facecolor="white")
+    return contents.getvalue()
+
+
+def _draw_schedule(figure: Figure, schedule: Schedule) -> None:
     memory, picture = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (1, 1.45)})
     stages = _stages(schedule)
     _draw_memory(memory, schedule, stages)
@@ -53,7 +73,6 @@ def plot_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
         fontsize=12,
         pad=28,
     )
-    _save(figure, path)
 
 
 def plot_timelines(

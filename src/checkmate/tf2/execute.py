@@ -33,9 +33,12 @@ _PARTS = (40, 12, 6)
 #: pool may give out twice as much as was asked for, and overlap makes that a matter of chance.
 _PIECES = 2
 
-#: When they are tried out, they are to leave this part of the budget free, in so many times as many runs as others at least, and up to
-#: so many times where that takes no more than these seconds: one step in fifty may well take 10% more than the others.
-_FURTHER, _OFTEN, _MOST_OFTEN, _SECONDS = 50, 2, 10, 3.0
+#: When they are tried out, they are to leave this part of the budget free.
+_FURTHER = 50
+
+#: They are tried out so many times as often as others at least, and up to so many times where that takes no more than these seconds:
+#: one step in fifty may well take 10% more than the others.
+_OFTEN, _MOST_OFTEN, _SECONDS = 2, 10, 3.0
 
 
 class Executor:
@@ -58,20 +61,26 @@ class Executor:
         # TensorFlow's rewriting would merge copies of an op that wait for the same.
         on_cpu = default_device() == "CPU:0" and onednn_is_on()
         self._may_overlap = overlap and on_cpu and captured.traced.rewritten
-        self._parts = list(_PARTS) if self._may_overlap else []  # the first holds; the others are to be tried
+        self._overlapping: int | None = None  # runs that ask for pieces of at most so many bytes overlap
+        self._part = _PARTS[0]
         self._mode = 0
-        self._largest = 0  # bytes that a run may ask for in one piece while others run
         self._function: Any = None
 
     @property
-    def gave_up_overlap(self) -> bool:
-        """Ops could run at the same time, but for the memory that this takes."""
-        return self._may_overlap and not self.overlaps and self.mode == "sparse"
+    def wants_room(self) -> bool:
+        """Some ops could run at the same time, but for the memory that this takes."""
+        most = self._overlapping is not None and self._overlapping >= self._enough
+        return self._may_overlap and not most and self.mode == "sparse"
 
     @property
     def overlaps(self) -> bool:
         """Ops run at the same time."""
-        return bool(self._parts)
+        return self._overlapping is not None
+
+    @cached_property
+    def _enough(self) -> int:
+        """Where ops overlap that ask for pieces of so many bytes, more room would not save much time."""
+        return max((run.piece for run in replay(self.captured, self.plan.schedule.steps)), default=0) // 2
 
     @property
     def mode(self) -> str:
@@ -89,24 +98,29 @@ class Executor:
         if self._function is None:
             self._function = EagerProgram(self.captured, self.plan.schedule.steps) if self.mode == "eager" else self._graph()
 
-    def rehearse(self, limit: int) -> int | None:
+    def rehearse(self, limit: int, *, most: bool = False) -> int | None:
         """Bytes that the schedule adds at its peak, found by runs on zeros that change nothing; None if that cannot be done.
 
-        First with ops one by one. If that keeps to `limit` bytes, they overlap as much as leaves more room than that: they run in
+        First with ops one by one. If that keeps to `limit` bytes, as many overlap as leave more room than that: they run in
         another order each time.
+
+        Args:
+            most: try no overlap of small ops only.
         """
-        parts, self._parts = self._parts, []
+        self._overlapping = None
         added = self.added_in_turn = self._rehearse(limit)
-        if added is None or added > limit:
+        if added is None or added > limit or not self._may_overlap:
             return added
-        self._largest = (limit - added) // _PIECES
+        piece = (limit - added) // _PIECES
         further = limit - (limit + self.captured.traced.fixed_bytes) // _FURTHER
-        while parts and self.mode == "sparse":
-            self._parts = parts
+        for self._part in _PARTS:
+            if piece <= 0 or self.mode != "sparse" or (most and piece < self._enough):
+                break
+            self._overlapping = piece
             overlapped = self._rehearse(further)
-            if self._parts and overlapped is not None and overlapped <= further:
+            if self.overlaps and overlapped is not None and overlapped <= further:
                 return overlapped
-            self._parts, parts = [], parts[1:]
+            self._overlapping = None
         return added
 
     def _rehearse(self, limit: int) -> int | None:
@@ -125,11 +139,11 @@ class Executor:
             function = self._graph(dry=True)
             most = 0
             try:
-                for batch in _batches(inputs, _OFTEN if self._parts else 1, _MOST_OFTEN if self._parts else 1):
+                for batch in _batches(inputs, _OFTEN if self.overlaps else 1, _MOST_OFTEN if self.overlaps else 1):
                     with measure() as seen:
                         self._call(function, batch)
                     most = max(most, (seen.added or 0) + self._left_out)
-                    if most > limit or (most <= enough_below and not self._parts):
+                    if most > limit or (most <= enough_below and not self.overlaps):
                         break
             except tf.errors.ResourceExhaustedError:
                 return max(most, limit + 1)  # the device has no more than the budget
@@ -161,10 +175,10 @@ class Executor:
 
     def stop_overlap(self) -> None:
         """From now on ops run one by one."""
-        self._parts, self._function, self.measured = [], None, False
+        self._overlapping, self._function, self.measured = None, None, False
 
     def _give_up(self) -> None:
-        if self._parts:
+        if self.overlaps:
             self.stop_overlap()
             return
         self._mode, self._function = self._mode + 1, None
@@ -182,15 +196,15 @@ class Executor:
         specs = [tf.TensorSpec(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
         plan, steps = self.plan, self.plan.schedule.steps
         waits = None
-        if self._parts:
-            limit = plan.budget - plan.reserved - plan.budget // self._parts[0]
-            waits = overlapping(self.captured, steps, limit, self._largest)
+        if self._overlapping is not None:
+            limit = plan.budget - plan.reserved - plan.budget // self._part
+            waits = overlapping(self.captured, steps, limit, self._overlapping)
 
         def step(*arguments: tf.Tensor) -> list[tf.Tensor]:
             return emit(self.captured, steps, arguments, self.mode, dry, waits)
 
         function = tf.function(step, autograph=False).get_concrete_function(*specs)
-        return prioritized(function, self._seconds) if self._parts else function
+        return prioritized(function, self._seconds) if self.overlaps else function
 
     def _seconds(self, name: str) -> float:
         cost = self.captured.costs.get(original(name))

@@ -41,7 +41,7 @@ def overlapping(captured: Captured, steps: Sequence[Step], limit: int, largest: 
         while first < number and runs[first].before + taken > limit:
             taken -= runs[first].takes
             first += 1
-        alone = max(run.workspace, *run.made.values(), 0) > largest
+        alone = run.piece > largest
         if alone:
             first, taken = number, run.takes
         # What changes a variable comes after all that read it, which `emit` sees to. Other effects may concern anything. A copy

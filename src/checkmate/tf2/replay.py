@@ -41,6 +41,11 @@ class Run:
     takes: int = 0
     outdated: int = 0
 
+    @property
+    def piece(self) -> int:
+        """Bytes of the largest piece of memory that it asks for."""
+        return max(self.workspace, *self.made.values(), 0)
+
 
 def replay(captured: Captured, steps: Sequence[Step]) -> list[Run]:
     """The runs of ops that a schedule asks for, one after the other. Reads of variables take nothing and are left out."""

@@ -187,7 +187,7 @@ class _Shaped:
                 just = self.plan.rehearsed_peak <= budget
         if not self.stale and self.plan.rehearsed_peak is not None:
             self._leave_less_room(options, budget, cheapest)
-        if self.plan.rehearsed_peak is not None and self.executor.gave_up_overlap:
+        if self.plan.rehearsed_peak is not None and self.executor.wants_room:
             self._make_room_for_overlap(options, budget)
         self.margin = self.plan.margin
         if self.plan.rehearsed_peak is not None:
@@ -237,8 +237,8 @@ class _Shaped:
                 self.plan, self.executor = kept, executor
 
     def _make_room_for_overlap(self, options: Options, budget: int) -> None:
-        """Where ops run one by one because the plan is just within the budget: one with more room may cost little, and take less
-        time."""
+        """Where ops run one by one because the plan is just within the budget, or all but small ones: a plan with more room may cost
+        little, and take less time."""
         plan, executor = self.plan, self.executor
         with suppress(InfeasibleBudget):
             for parts in range(1, _MORE_ROOM + 1):
@@ -246,8 +246,8 @@ class _Shaped:
                 self.executor = self._executor()
                 if self.plan.schedule.cost > _LITTLE * plan.schedule.cost:
                     break
-                added = self.executor.rehearse(budget - self._total(0))
-                if added is not None and not self.executor.gave_up_overlap and self._total(added) <= budget:
+                added = self.executor.rehearse(budget - self._total(0), most=True)
+                if added is not None and not self.executor.wants_room and self._total(added) <= budget:
                     self.plan.rehearsed_peak = self._total(added)
                     return
         self.plan, self.executor = plan, executor
