@@ -87,7 +87,7 @@ def test_where_no_more_room_can_be_had_less_is_tried(monkeypatch: pytest.MonkeyP
         return int(limit - 0.1 * budget if fits else limit + 0.5 * budget)
 
     monkeypatch.setattr(EXECUTE.Executor, "rehearse", rehearse)
-    monkeypatch.setattr(EXECUTE.Executor, "wants_room", False)
+    monkeypatch.setattr(EXECUTE.Executor, "wanted_room", 0)
     step = checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget=budget, time_limit=1, gap=0.05)
     assert step.plans[0].margin == margins[-1] < 0.2 * budget
     assert margins[0] < margins[-1] < margins[1]
@@ -111,7 +111,7 @@ def test_no_more_room_is_left_than_is_needed(monkeypatch: pytest.MonkeyPatch, tm
         return int(limit - 0.1 * budget if executor.plan.margin > 0.1 * budget else limit + 0.25 * budget)
 
     monkeypatch.setattr(EXECUTE.Executor, "rehearse", rehearse)
-    monkeypatch.setattr(EXECUTE.Executor, "wants_room", False)
+    monkeypatch.setattr(EXECUTE.Executor, "wanted_room", 0)
     step = checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget=budget, time_limit=2, gap=0.01)
     (plan,) = step.plans
     first_that_fits = next((margin, cost) for margin, cost in tried if margin > 0.1 * budget)
@@ -127,7 +127,7 @@ def test_a_plan_just_within_the_budget_is_found_again(monkeypatch: pytest.Monkey
     model, optimizer = case.make(), case.optimizer()
     smallest = checkmate.minimum_budget(checkmate.tf2.capture(model, case.loss, case.x, case.y, optimizer)).smallest_found
     monkeypatch.setattr(EXECUTE.Executor, "rehearse", lambda executor, limit: limit)
-    monkeypatch.setattr(EXECUTE.Executor, "wants_room", False)
+    monkeypatch.setattr(EXECUTE.Executor, "wanted_room", 0)
     for _ in range(2):
         step = checkmate.tf2.compile(
             model, case.loss, optimizer, case.x, case.y, budget=int(1.001 * smallest), time_limit=1, gap=0.05

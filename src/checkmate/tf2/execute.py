@@ -63,14 +63,18 @@ class Executor:
         self._may_overlap = overlap and on_cpu and captured.traced.rewritten
         self._overlapping: int | None = None  # runs that ask for pieces of at most so many bytes overlap
         self._part = _PARTS[0]
+        self._limit = 0  # bytes, of the last rehearsal
         self._mode = 0
         self._function: Any = None
 
     @property
-    def wants_room(self) -> bool:
-        """Some ops could run at the same time, but for the memory that this takes."""
-        most = self._overlapping is not None and self._overlapping >= self._enough
-        return self._may_overlap and not most and self.mode == "sparse"
+    def wanted_room(self) -> int:
+        """So many bytes more, and ops could run at the same time that cannot now; 0 if there are none."""
+        if self.added_in_turn is None or not self._may_overlap or self.mode != "sparse":
+            return 0
+        if self._overlapping is not None and self._overlapping >= self._enough:
+            return 0
+        return max(1, _PIECES * self._enough - (self._limit - self.added_in_turn))
 
     @property
     def overlaps(self) -> bool:
@@ -107,7 +111,7 @@ class Executor:
         Args:
             most: try no overlap of small ops only.
         """
-        self._overlapping = None
+        self._limit, self._overlapping = limit, None
         added = self.added_in_turn = self._rehearse(limit)
         if added is None or added > limit or not self._may_overlap:
             return added

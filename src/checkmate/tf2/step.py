@@ -187,7 +187,7 @@ class _Shaped:
                 just = self.plan.rehearsed_peak <= budget
         if not self.stale and self.plan.rehearsed_peak is not None:
             self._leave_less_room(options, budget, cheapest)
-        if self.plan.rehearsed_peak is not None and self.executor.wants_room:
+        if self.plan.rehearsed_peak is not None and self.executor.wanted_room:
             self._make_room_for_overlap(options, budget)
         self.margin = self.plan.margin
         if self.plan.rehearsed_peak is not None:
@@ -242,12 +242,14 @@ class _Shaped:
         plan, executor = self.plan, self.executor
         with suppress(InfeasibleBudget):
             for parts in range(1, _MORE_ROOM + 1):
+                if parts * budget // _SPARE < executor.wanted_room:
+                    continue
                 self.plan = self._plan_with(options, plan.margin + parts * budget // _SPARE, again=True)
                 self.executor = self._executor()
                 if self.plan.schedule.cost > _LITTLE * plan.schedule.cost:
                     break
                 added = self.executor.rehearse(budget - self._total(0), most=True)
-                if added is not None and not self.executor.wants_room and self._total(added) <= budget:
+                if added is not None and not self.executor.wanted_room and self._total(added) <= budget:
                     self.plan.rehearsed_peak = self._total(added)
                     return
         self.plan, self.executor = plan, executor
