@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import tensorflow as tf
@@ -29,11 +30,8 @@ MODES = ("sparse", "full", "eager")
 #: to step; where that is not enough, the next part; at last they run one by one.
 _PARTS = (40, 12, 6)
 
-#: What overlaps asks for pieces of memory of which so many fit into what is left of the budget when ops run one by one: TensorFlow's
-#: pool may give out twice as much as was asked for, and overlap makes that a matter of chance.
-_PIECES = 2
-
-#: When they are tried out, they are to leave this part of the budget free.
+#: When they are tried out, they are to leave this part of the budget free, and half of the largest piece of memory that one of them
+#: asks for: TensorFlow's pool may give out up to twice as much, and overlap makes that a matter of chance.
 _FURTHER = 50
 
 #: They are tried out so many times as often as others at least, and up to so many times where that takes no more than these seconds:
@@ -69,12 +67,10 @@ class Executor:
 
     @property
     def wanted_room(self) -> int:
-        """So many bytes more, and ops could run at the same time that cannot now; 0 if there are none."""
-        if self.added_in_turn is None or not self._may_overlap or self.mode != "sparse":
+        """So many bytes more at least, and all ops might overlap that cannot now; 0 if there are none."""
+        if self.added_in_turn is None or not self._may_overlap or self._overlapping == self._largest or self.mode != "sparse":
             return 0
-        if self._overlapping is not None and self._overlapping >= self._enough:
-            return 0
-        return max(1, _PIECES * self._enough - (self._limit - self.added_in_turn))
+        return max(1, self._largest // 2 - (self._limit - self.added_in_turn))
 
     @property
     def overlaps(self) -> bool:
@@ -82,9 +78,9 @@ class Executor:
         return self._overlapping is not None
 
     @cached_property
-    def _enough(self) -> int:
-        """Where ops overlap that ask for pieces of so many bytes, more room would not save much time."""
-        return max((run.piece for run in replay(self.captured, self.plan.schedule.steps)), default=0) // 2
+    def _largest(self) -> int:
+        """Bytes of the largest piece of memory that an op asks for."""
+        return max((run.piece for run in replay(self.captured, self.plan.schedule.steps)), default=0)
 
     @property
     def mode(self) -> str:
@@ -102,25 +98,25 @@ class Executor:
         if self._function is None:
             self._function = EagerProgram(self.captured, self.plan.schedule.steps) if self.mode == "eager" else self._graph()
 
-    def rehearse(self, limit: int, *, most: bool = False) -> int | None:
+    def rehearse(self, limit: int, *, everything: bool = False) -> int | None:
         """Bytes that the schedule adds at its peak, found by runs on zeros that change nothing; None if that cannot be done.
 
-        First with ops one by one. If that keeps to `limit` bytes, as many overlap as leave more room than that: they run in
-        another order each time.
+        First with ops one by one. If that keeps to `limit` bytes, all ops overlap, or else those that ask for little, if they leave
+        more room than that: they run in another order each time.
 
         Args:
-            most: try no overlap of small ops only.
+            everything: do not try overlap of small ops only.
         """
         self._limit, self._overlapping = limit, None
         added = self.added_in_turn = self._rehearse(limit)
         if added is None or added > limit or not self._may_overlap:
             return added
-        piece = (limit - added) // _PIECES
-        further = limit - (limit + self.captured.traced.fixed_bytes) // _FURTHER
-        for self._part in _PARTS:
-            if piece <= 0 or self.mode != "sparse" or (most and piece < self._enough):
-                break
-            self._overlapping = piece
+        little = min(limit - added, self._largest) // 2
+        for piece, part in product((self._largest,) if everything else (self._largest, little), _PARTS):
+            further = limit - max((limit + self.captured.traced.fixed_bytes) // _FURTHER, piece // 2)
+            if added > further or self.mode != "sparse":
+                continue
+            self._overlapping, self._part = piece, part
             overlapped = self._rehearse(further)
             if self.overlaps and overlapped is not None and overlapped <= further:
                 return overlapped

@@ -248,7 +248,7 @@ class _Shaped:
                 self.executor = self._executor()
                 if self.plan.schedule.cost > _LITTLE * plan.schedule.cost:
                     break
-                added = self.executor.rehearse(budget - self._total(0), most=True)
+                added = self.executor.rehearse(budget - self._total(0), everything=True)
                 if added is not None and not self.executor.wanted_room and self._total(added) <= budget:
                     self.plan.rehearsed_peak = self._total(added)
                     return
