@@ -6,7 +6,8 @@ have begun, and what is live is at most what is live when run f begins in the se
 As long as this is within the limit, no order in which they end can pass it.
 
 That holds for the bytes that are asked for. TensorFlow's pool gives out a free block whole unless it is twice as large, and which
-blocks are free depends on the order in which runs end. So what asks for much runs alone; then few bytes depend on that order.
+blocks are free depends on the order in which runs end. Where little of the budget is left, what asks for much had better run
+alone: then few bytes depend on that order.
 """
 
 from __future__ import annotations
