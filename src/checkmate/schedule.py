@@ -277,3 +277,9 @@ class Schedule:
         from .report.plots import plot_schedule
 
         plot_schedule(self, path)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write one HTML page on where the memory goes and what is computed again (needs the extra `plot`)."""
+        from .report.page import write_report
+
+        write_report(self, path)

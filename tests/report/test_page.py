@@ -72,7 +72,7 @@ class Page(HTMLParser):
 
 def test_the_page_stands_alone(tmp_path: Path) -> None:
     schedule = solve(training_chain(30, size=2**20), "40%")
-    write_report(schedule, tmp_path / "r.html")
+    schedule.report(tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     text = "|".join(Page(page).text)
     assert not re.search(r"""(src|href)=["'](?!data:)""", page)
