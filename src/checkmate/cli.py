@@ -223,7 +223,7 @@ def _solve(options: argparse.Namespace) -> int:
     _check_paths(options.output, options.plot)
     _check_picture(options.plot)
     graph = Graph.load(options.graph)
-    with Live(graph, enabled=not options.quiet and sys.stderr.isatty()) as live:
+    with _live(graph, options) as live:
         schedule = solve(
             graph,
             options.budget,
@@ -261,7 +261,7 @@ def _report(options: argparse.Namespace) -> int:
         except InvalidSchedule as error:
             raise _BadUsage(str(error)) from None
     elif options.budget is not None:
-        with Live(graph, enabled=not options.quiet and sys.stderr.isatty()) as live:
+        with _live(graph, options) as live:
             limits = options.time_limit, options.gap, options.seed
             schedule = solve(graph, options.budget, "auto", "given", *limits, progress=live)
     else:
@@ -361,7 +361,7 @@ def _row(graph: Graph, options: argparse.Namespace, budget: str | int, method: s
     row: dict[str, Any] = {"method": method, "budget": limit, "status": "infeasible", "cost": None, "overhead": None}
     row |= {"lower_bound": graph.ideal_cost, "gap": None, "peak": None, "seconds": None, "note": ""}
     began = time.perf_counter()
-    with Live(graph, enabled=not options.quiet and sys.stderr.isatty(), label=f"{method}, {format_bytes(limit)}: ") as live:
+    with _live(graph, options, f"{method}, {format_bytes(limit)}: ") as live:
         try:
             schedule = solve(graph, limit, method, "given", options.time_limit, options.gap, options.seed, live)
         except InfeasibleBudget as error:
@@ -373,6 +373,11 @@ def _row(graph: Graph, options: argparse.Namespace, budget: str | int, method: s
         else:
             row |= {key: getattr(schedule, key) for key in ("status", "cost", "overhead", "lower_bound", "gap", "peak")}
     return row | {"seconds": time.perf_counter() - began}
+
+
+def _live(graph: Graph, options: argparse.Namespace, label: str = "") -> Live:
+    """Progress of a search, where somebody looks."""
+    return Live(graph, enabled=not options.quiet and sys.stderr.isatty(), label=label)
 
 
 def _check_paths(*paths: Path | None) -> None:

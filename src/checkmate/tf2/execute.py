@@ -21,7 +21,7 @@ from .measure import counts_memory, default_device, measure, zeros_outside
 from .overlap import overlapping
 from .planning import Plan
 from .priority import prioritized
-from .replay import replay
+from .replay import Run, replay
 
 #: In the order in which they are tried.
 MODES = ("sparse", "full", "eager")
@@ -78,9 +78,13 @@ class Executor:
         return self._overlapping is not None
 
     @cached_property
+    def _runs(self) -> list[Run]:
+        return replay(self.captured, self.plan.schedule.steps)
+
+    @cached_property
     def _largest(self) -> int:
         """Bytes of the largest piece of memory that an op asks for."""
-        return max((run.piece for run in replay(self.captured, self.plan.schedule.steps)), default=0)
+        return max((run.piece for run in self._runs), default=0)
 
     @property
     def mode(self) -> str:
@@ -89,9 +93,8 @@ class Executor:
     @cached_property
     def _left_out(self) -> int:
         """Bytes that rehearsals do not see: they leave out what changes variables, and with it what that takes."""
-        runs = replay(self.captured, self.plan.schedule.steps)
-        with_it = max((run.during for run in runs), default=0)
-        return with_it - max((run.during - run.outdated for run in runs), default=0)
+        with_it = max((run.during for run in self._runs), default=0)
+        return with_it - max((run.during - run.outdated for run in self._runs), default=0)
 
     def prepare(self) -> None:
         """Make the function, so that a measured run holds nothing else."""
