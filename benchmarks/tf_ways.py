@@ -23,14 +23,21 @@ class Training:
     def __init__(self, network: str, size: str, batch: int | None):
         import keras
         import tensorflow as tf
-        from tf_models import task, tensor_bytes
+        from tf_models import task
 
         self.task = task(network, size, batch)
         self.x, self.y = (tf.constant(array) for array in self.task.batch(0))
         self.optimizer = keras.optimizers.SGD(0.01)
-        self.keras, self.tensor_bytes = keras, tensor_bytes
+        self.keras = keras
 
-    def measured(self, step: Callable[[Any, Any], Any], model: Any) -> dict[str, int]:
+    def meter(self, model: Any) -> Any:
+        """For the training of a model that has only just been built."""
+        from tf_meter import Meter
+
+        self.optimizer.build(model.trainable_variables)
+        return Meter([v.value for v in (*model.variables, *self.optimizer.variables)], (self.x, self.y))
+
+    def measured(self, step: Callable[[Any, Any], Any], meter: Any) -> dict[str, int]:
         """The peak of the fourth step, in bytes: the first prepares; ours may plan again after those that follow."""
         from checkmate.tf2 import measure
 
@@ -38,41 +45,38 @@ class Training:
             gc.collect()
             with measure("CPU:0") as seen:
                 step(self.x, self.y)
-        if seen.added is None:
-            sys.exit("TensorFlow counts no memory on this device: run on the CPU with oneDNN on")
-        variables = [v.value for v in (*model.variables, *self.optimizer.variables)]
-        return {"peak": seen.added + self.tensor_bytes([*variables, self.x, self.y])}
+        return {"peak": meter.peak(seen)}
 
-    def step_of(self, model: Any, forward: Callable[[Any], Any] | None = None) -> Callable[[Any, Any], Any]:
+    def trained(
+        self, model: Any, forward: Callable[[Any], Any] | None = None
+    ) -> tuple[Callable[[Any, Any], Any], dict[str, Any]]:
         from tf_models import plain_step
 
-        self.optimizer.build(model.trainable_variables)
-        return plain_step(model, self.task.loss, self.optimizer, forward)
+        meter = self.meter(model)
+        step = plain_step(model, self.task.loss, self.optimizer, forward)
+        return step, self.measured(step, meter)
 
     def plain(self) -> tuple[Callable[[Any, Any], Any], dict[str, Any]]:
-        model = self.task.build()
-        step = self.step_of(model)
-        return step, self.measured(step, model)
+        return self.trained(self.task.build())
 
     def segments(self, cuts: list[int]) -> tuple[Callable[[Any, Any], Any], dict[str, Any]]:
         from tf_segments import Layered
 
         model = self.task.build()
-        step = self.step_of(model, Layered.read(model, len(self.x)).recomputed(cuts))
-        return step, self.measured(step, model)
+        return self.trained(model, Layered.read(model, len(self.x)).recomputed(cuts))
 
     def remat(self, scope: dict[str, Any]) -> tuple[Callable[[Any, Any], Any], dict[str, Any]]:
         with self.keras.RematScope(**scope):
             model = self.task.build()
-        step = self.step_of(model)
-        return step, self.measured(step, model)
+        return self.trained(model)
 
     def ours(self, budget: int, time_limit: float) -> tuple[Callable[[Any, Any], Any], dict[str, Any]]:
         import checkmate.tf2
 
         model = self.task.build()
+        meter = self.meter(model)
         step = checkmate.tf2.compile(model, self.task.loss, self.optimizer, self.x, self.y, budget=budget, time_limit=time_limit)
-        measured = self.measured(step, model)
+        measured = self.measured(step, meter)
         (plan,) = checkmate.tf2.plans(step)
         return step, {**measured, "predicted_peak": plan.predicted_peak, "overhead": plan.schedule.overhead}
 

@@ -156,6 +156,29 @@ def test_the_rehearsal_tells_the_peak_wherever_the_batch_lies() -> None:
     assert 0.85 * plan.rehearsed_peak <= max(peaks) <= 1.05 * plan.rehearsed_peak  # 1% and less here; pools differ
 
 
+def test_large_constants_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow makes them in the first run of a function, and keeps them."""
+    monkeypatch.setattr(EXECUTE, "onednn_is_on", lambda: False)  # ops that overlap take other memory each time
+    case = CASES["conv"]()
+    table = np.random.default_rng(0).normal(size=(10, 150_000)).astype(np.float32)
+    model, optimizer = case.make(), case.optimizer()
+
+    def loss(_: Any, scores: Any) -> Any:
+        return tf.reduce_mean((tf.reduce_mean(scores, 0, keepdims=True) @ table) ** 2)
+
+    step = checkmate.tf2.compile(model, loss, optimizer, case.x, case.y, time_limit=1, gap=0.05)
+    (plan,) = step.plans
+    without_table = sum(array.nbytes for array in state(model, optimizer)) + case.x.nbytes + case.y.nbytes
+    with measure() as seen:
+        step(case.x, case.y)
+    assert seen.added is not None
+    peak = without_table + seen.added
+    assert table.nbytes > 0.2 * peak
+    assert plan.graph.fixed_memory == pytest.approx(without_table + table.nbytes, rel=0.01)
+    assert plan.measured_peak == pytest.approx(peak, rel=0.01)
+    assert plan.rehearsed_peak == pytest.approx(peak, rel=0.1)
+
+
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.int32, tf.bool, tf.string])
 def test_zeros_outside_of_the_pool(dtype: tf.DType) -> None:
     with measure() as seen:

@@ -73,6 +73,11 @@ class Executor:
         return max(1, self._largest // 2 - (self._limit - self.added_in_turn))
 
     @property
+    def unmade(self) -> int:
+        """Bytes of fixed memory that are not there before the next run: the constants of a function that did not run yet."""
+        return 0 if self.measured or self.mode == "eager" else self.captured.traced.constant_bytes
+
+    @property
     def overlaps(self) -> bool:
         """Ops run at the same time."""
         return self._overlapping is not None
@@ -140,12 +145,12 @@ class Executor:
         enough_below = limit - (limit + traced.fixed_bytes) // 20
         while self.mode != "eager":
             function = self._graph(dry=True)
-            most = 0
+            most, unmade = 0, traced.constant_bytes
             try:
                 for batch in _batches(inputs, _OFTEN if self.overlaps else 1, _MOST_OFTEN if self.overlaps else 1):
                     with measure() as seen:
                         self._call(function, batch)
-                    most = max(most, (seen.added or 0) + self._left_out)
+                    most, unmade = max(most, (seen.added or 0) - unmade + self._left_out), 0
                     if most > limit or (most <= enough_below and not self.overlaps):
                         break
             except tf.errors.ResourceExhaustedError:

@@ -278,11 +278,13 @@ class _Shaped:
         first = not self.executor.measured
         if first:
             self.executor.prepare()
+        unmade = self.executor.unmade
         watched = watch(default_device()) if self.executor.overlaps else nullcontext(Measurement())
         with measure() if first else watched as seen:
             results = self.executor.run(flat)
         self.executor.measured = True
-        self._check(seen)
+        if seen.added is not None:
+            self._check(seen.added - unmade)
         if first and seen.added is None and not self.warned:
             self.warned = True
             warnings.warn(
@@ -294,26 +296,24 @@ class _Shaped:
         self.plan.executions += 1
         return self.captured.traced.pack(results)
 
-    def _check(self, seen: Measurement) -> None:
-        """What a step took at its peak, if that is known, is noted; above the budget it is said, and something is done about it."""
-        if seen.added is None:
-            return
+    def _check(self, added: int) -> None:
+        """What a step added at its peak is noted; above the budget it is said, and something is done about it."""
         plan = self.plan
-        plan.measured_peak = max(plan.measured_peak or 0, self._total(seen.added))
-        if self._total(seen.added) <= plan.budget:
+        plan.measured_peak = max(plan.measured_peak or 0, self._total(added))
+        if self._total(added) <= plan.budget:
             return
-        added = self.executor.added_in_turn
-        if self.executor.overlaps and added is not None:
+        in_turn = self.executor.added_in_turn
+        if self.executor.overlaps and in_turn is not None:
             self.executor.stop_overlap()
-            plan.rehearsed_peak, plan.measured_peak = self._total(added), None  # as of a new plan
+            plan.rehearsed_peak, plan.measured_peak = self._total(in_turn), None  # as of a new plan
             remedy = "ops run one by one from the next step on"
         else:
-            self._make_stale(self._total(seen.added))
+            self._make_stale(self._total(added))
             remedy = "the next step runs under a new plan with more room"
         if not self.warned:
             self.warned = True
             which = f"step {plan.executions + 1}" if plan.executions else "the first step"
-            warnings.warn(f"{which} {self._peaked(seen.added)}: {remedy}", BudgetWarning, stacklevel=5)
+            warnings.warn(f"{which} {self._peaked(added)}: {remedy}", BudgetWarning, stacklevel=5)
 
     def _make_stale(self, peak: int) -> None:
         """The next plan leaves more room, for this one took so many bytes."""

@@ -50,8 +50,13 @@ class Traced:
         total = sum(tensor_bytes(x) for x in self.inputs[: self.argument_count])
         for tensor in {id(x): x for x in self.captured}.values():
             total += variable_bytes(tensor) if tensor.dtype == tf.resource else tensor_bytes(tensor)
-        constants = [tensor_bytes(op.outputs[0]) for op in self.ops if op.type == "Const"]
-        return total + sum(size for size in constants if size > SMALL)
+        return total + self.constant_bytes
+
+    @cached_property
+    def constant_bytes(self) -> int:
+        """Large constants: a `tf.function` makes them in its first run and keeps them."""
+        sizes = [tensor_bytes(op.outputs[0]) for op in self.ops if op.type == "Const"]
+        return sum(size for size in sizes if size > SMALL)
 
     def pack(self, flat: Sequence[tf.Tensor]) -> Any:
         """Flat outputs in the structure that the function returned (None and composites, such as slices, included)."""
