@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..graph import Graph
 
 if TYPE_CHECKING:
+    from .clock import Clock
     from .decode import Evaluation
 
 
@@ -47,8 +47,18 @@ def least_peak_found(
 
     Args:
         order: of first computations, as in `solve`. asked: a budget of special interest.
-        tolerance: relative precision where the search is not exact. seconds: return what is found by about then.
+        tolerance: relative precision where the search is not exact.
+        seconds: return what is found by about then, not counting what kernels take to compile the first time.
     """
+    from .clock import Clock  # and with it numba: not at import time
+
+    with Clock() as clock:
+        return _least_peak_found(graph, order, asked, tolerance, seconds, clock)
+
+
+def _least_peak_found(
+    graph: Graph, order: str, asked: int, tolerance: float, seconds: float, clock: Clock
+) -> tuple[Evaluation, int]:
     from .auto import auto  # solver and compiled kernels: not at import time
     from .decode import evaluate
     from .exact import ALL, FIRST, least_peak
@@ -60,10 +70,9 @@ def least_peak_found(
     from .start import begin_with
 
     problem = problem_of(graph)
-    started = time.perf_counter()
 
     def late(part: float = 1.0) -> bool:
-        return time.perf_counter() - started > part * seconds
+        return clock.seconds() > part * seconds
 
     best, proven = least_peak(
         graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST, lambda: late(1 / 8)
@@ -84,7 +93,7 @@ def least_peak_found(
         return found
 
     def by_rounds(budget: int) -> Evaluation | None:
-        search = Search(graph, budget, time_limit=max(0.1, started + seconds - time.perf_counter()), gap=1.0)
+        search = Search(graph, budget, time_limit=max(0.1, seconds - clock.seconds()), gap=1.0)
         if order == "given":
             begin_with(search, best.sequence)
         auto(search, rounds=3)
