@@ -85,8 +85,8 @@ def test_no_order_passes_the_limit(name: str, share: float) -> None:
     fixed = captured.graph.fixed_memory
     widest = []
     for limit in (0, alone, fixed + int(1.15 * (alone - fixed)), 2 * alone):
-        waits = overlapping(captured, steps, limit, 2**60)
         runs = replay(captured, steps)
+        waits = overlapping(runs, limit, 2**60)
         for number, first in enumerate(waits):
             beside = sum(run.takes for run in runs[first : number + 1])
             assert first >= number - 1 or runs[first].before + beside <= limit
@@ -100,7 +100,7 @@ def test_no_order_passes_the_limit(name: str, share: float) -> None:
 def test_what_must_wait() -> None:
     captured, steps = planned("unet", 0.8)
     runs = replay(captured, steps)
-    waits = overlapping(captured, steps, 2**60, 2**60)
+    waits = overlapping(runs, 2**60, 2**60)
     pairs = {n for n in range(1, len(runs)) if is_one_kernel(runs[n - 1].op, runs[n].op)}
     newest: dict[str, int] = {}
     again = 0
@@ -113,9 +113,7 @@ def test_what_must_wait() -> None:
         newest[run.op.name] = number
     assert again > 0
     assert any(is_stateful(run.op) for run in runs)
-    assert [w for n, w in enumerate(one_by_one(captured, steps)) if n not in pairs] == [
-        n for n in range(len(runs)) if n not in pairs
-    ]
+    assert [w for n, w in enumerate(one_by_one(runs)) if n not in pairs] == [n for n in range(len(runs)) if n not in pairs]
 
 
 @pytest.mark.parametrize("name", ["transformer", "unet"])
@@ -127,14 +125,14 @@ def test_what_is_large_overlaps_with_nothing(name: str) -> None:
     pairs = {n for n in range(1, len(runs)) if is_one_kernel(runs[n - 1].op, runs[n].op)}
     pairs |= {n - 1 for n in pairs}
     largest = sorted(pieces)[len(pieces) // 2]
-    waits = overlapping(captured, steps, 2**60, largest)
+    waits = overlapping(runs, 2**60, largest)
     large = [number for number, piece in enumerate(pieces) if piece > largest and number not in pairs]
     assert len(large) > 10
     for number in large:
         assert waits[number] == number
         assert min(waits[number + 1 :], default=number + 1) > number
     assert any(wait < number for number, wait in enumerate(waits) if number not in pairs)
-    assert overlapping(captured, steps, 2**60, -1) == one_by_one(captured, steps)
+    assert overlapping(runs, 2**60, -1) == one_by_one(runs)
 
 
 def emitted(captured: Captured, steps: list[Step], waits: list[int]) -> Any:
@@ -169,7 +167,7 @@ def test_the_graph_waits_as_it_must(prioritize: bool) -> None:
     captured.costs = {**captured.costs, **heavy}
     fixed = captured.graph.fixed_memory
     alone = replay_peak(captured, steps)
-    waits = overlapping(captured, steps, fixed + int(1.15 * (alone - fixed)), 2**60)
+    waits = overlapping(replay(captured, steps), fixed + int(1.15 * (alone - fixed)), 2**60)
     function = emitted(captured, steps, waits)
     if prioritize:
         function = prioritized(

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from numba.core import event
 
 
-class Clock:
-    """Runs from its beginning as a context, and stands still while kernels compile."""
+@contextmanager
+def clock() -> Iterator[Callable[[], float]]:
+    """Gives the seconds since the block began; they stand still while kernels compile."""
+    began = time.perf_counter()
+    with event.install_listener("numba:compile", event.TimingListener()) as compiling:
 
-    def __enter__(self) -> Clock:
-        self._began = time.perf_counter()
-        self._compiling = event.TimingListener()
-        event.register("numba:compile", self._compiling)
-        return self
+        def seconds() -> float:
+            compiled = compiling.duration if compiling.done else 0.0
+            return time.perf_counter() - began - float(compiled)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        event.unregister("numba:compile", self._compiling)
-
-    def seconds(self) -> float:
-        """Since the beginning."""
-        compiled = self._compiling.duration if self._compiling.done else 0.0
-        return time.perf_counter() - self._began - float(compiled)
+        yield seconds

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..graph import Graph
 
 if TYPE_CHECKING:
-    from .clock import Clock
     from .decode import Evaluation
 
 
@@ -50,14 +49,14 @@ def least_peak_found(
         tolerance: relative precision where the search is not exact.
         seconds: return what is found by about then, not counting what kernels take to compile the first time.
     """
-    from .clock import Clock  # and with it numba: not at import time
+    from .clock import clock  # and with it numba: not at import time
 
-    with Clock() as clock:
-        return _least_peak_found(graph, order, asked, tolerance, seconds, clock)
+    with clock() as elapsed:
+        return _least_peak_found(graph, order, asked, tolerance, seconds, elapsed)
 
 
 def _least_peak_found(
-    graph: Graph, order: str, asked: int, tolerance: float, seconds: float, clock: Clock
+    graph: Graph, order: str, asked: int, tolerance: float, seconds: float, elapsed: Callable[[], float]
 ) -> tuple[Evaluation, int]:
     from .auto import auto  # solver and compiled kernels: not at import time
     from .decode import evaluate
@@ -72,7 +71,7 @@ def _least_peak_found(
     problem = problem_of(graph)
 
     def late(part: float = 1.0) -> bool:
-        return clock.seconds() > part * seconds
+        return elapsed() > part * seconds
 
     best, proven = least_peak(
         graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST, lambda: late(1 / 8)
@@ -93,7 +92,7 @@ def _least_peak_found(
         return found
 
     def by_rounds(budget: int) -> Evaluation | None:
-        search = Search(graph, budget, time_limit=max(0.1, seconds - clock.seconds()), gap=1.0)
+        search = Search(graph, budget, time_limit=max(0.1, seconds - elapsed()), gap=1.0)
         if order == "given":
             begin_with(search, best.sequence)
         auto(search, rounds=3)

@@ -19,6 +19,7 @@ from .capture import Captured
 from .internals import add_control_edge, copy_functions, copy_op, is_stateful
 from .kinds import READERS, SMALL, is_big, is_handle, is_one_kernel, is_shape, needs, root, source, tensor_bytes
 from .overlap import one_by_one
+from .replay import replay
 from .trace import is_fixed, shape_value
 
 MODES = ("sparse", "full")
@@ -50,7 +51,9 @@ def emit(
     """
     copy_functions(captured.traced.graph)
     in_turn = waits is None
-    emitter = _Emitter(captured, arguments, mode, dry, one_by_one(captured, steps) if waits is None else waits, in_turn)
+    if waits is None:
+        waits = one_by_one(replay(captured, steps))
+    emitter = _Emitter(captured, arguments, mode, dry, waits, in_turn)
     seen: set[int] = set()
     for step in steps:
         if isinstance(step, Compute):

@@ -206,7 +206,7 @@ class Executor:
         waits = None
         if self._overlapping is not None:
             limit = plan.budget - plan.reserved - plan.budget // self._part
-            waits = overlapping(self.captured, steps, limit, self._overlapping)
+            waits = overlapping(self._runs, limit, self._overlapping)
 
         def step(*arguments: tf.Tensor) -> list[tf.Tensor]:
             return emit(self.captured, steps, arguments, self.mode, dry, waits)

@@ -14,26 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..schedule import Step
-from .capture import Captured
 from .internals import is_stateful
 from .kinds import is_handle, is_one_kernel
-from .replay import Run, replay
+from .replay import Run
 
 
-def one_by_one(captured: Captured, steps: Sequence[Step]) -> list[int]:
+def one_by_one(runs: Sequence[Run]) -> list[int]:
     """As `overlapping`, with nothing that overlaps."""
-    return _with_pairs(runs := replay(captured, steps), list(range(len(runs))))
+    return _with_pairs(runs, list(range(len(runs))))
 
 
-def overlapping(captured: Captured, steps: Sequence[Step], limit: int, largest: int) -> list[int]:
+def overlapping(runs: Sequence[Run], limit: int, largest: int) -> list[int]:
     """How many runs, counted from the first, have to be over before each run of an op may begin.
 
     Args:
-        limit: bytes that the step may take at its peak, fixed memory included. Where the sequence takes more, nothing overlaps.
+        runs: of `replay`. limit: bytes that the step may take at its peak, fixed memory included. Where the sequence takes more, nothing overlaps.
         largest: bytes; runs that ask for a larger piece of memory overlap with nothing.
     """
-    runs = replay(captured, steps)
     waits: list[int] = []
     first, taken = 0, 0  # runs first, ..., number may overlap, and take so many bytes
     newest: dict[str, int] = {}

@@ -285,7 +285,7 @@ class _Shaped:
         self.executor.measured = True
         if seen.added is not None:
             self._check(seen.added - unmade)
-        if first and seen.added is None and not self.warned:
+        elif first and not self.warned:
             self.warned = True
             warnings.warn(
                 "TensorFlow counts no memory on this device, so the plan's peak cannot be checked: import checkmate.tf2 before "
