@@ -33,7 +33,7 @@ from typing import Any
 import checkmate
 from checkmate import Graph, InfeasibleBudget, Schedule, simulate
 from checkmate.solvers import Search
-from checkmate.solvers.auto import relaxations
+from checkmate.solvers.default.auto import relaxations
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from solver import environment

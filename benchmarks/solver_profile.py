@@ -23,7 +23,18 @@ from solver import budget_of, environment
 
 import checkmate
 from checkmate import networks, schedule, solvers
-from checkmate.solvers import anneal, auto, climb, decode, greedy, highs, large, nested, parts, problem, search, snapshot
+from checkmate.solvers.bounds import snapshot_relaxation as snapshot
+from checkmate.solvers.default import auto
+from checkmate.solvers.default import large_graphs as large
+from checkmate.solvers.heuristics import annealing as anneal
+from checkmate.solvers.heuristics import greedy_eviction as greedy
+from checkmate.solvers.heuristics import hill_climbing as climb
+from checkmate.solvers.heuristics import large_neighbourhood as parts
+from checkmate.solvers.heuristics import nested_checkpointing as nested
+from checkmate.solvers.interface import running_search as search
+from checkmate.solvers.mixed_integer import highs
+from checkmate.solvers.representation import decoding as decode
+from checkmate.solvers.representation import graph_arrays as problem
 
 #: phase -> functions, as (holder, name); every name under which a module knows the function is replaced.
 PHASES: dict[str, list[tuple[Any, str]]] = {

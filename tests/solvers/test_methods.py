@@ -16,8 +16,8 @@ import pytest
 import checkmate
 from checkmate import Graph, InfeasibleBudget, Op, Value, simulate
 from checkmate.networks import fcn8, mobilenet, resnet50, segnet, unet, vgg16, vgg19
-from checkmate.solvers import apart
-from checkmate.solvers.search import Search
+from checkmate.solvers.interface.running_search import Search
+from checkmate.solvers.mixed_integer import highs_process
 from support import brute_force, random_budget, random_graph, training_chain
 
 CBC = pytest.param(
@@ -130,7 +130,7 @@ def test_a_process_of_its_own_gives_the_same_answer(monkeypatch: pytest.MonkeyPa
     graph = irregular_chain(7, 3)
     budget = int(0.6 * graph.no_recompute_peak)
     within = checkmate.solve(graph, budget, method="milp", gap=0)
-    monkeypatch.setattr(apart, "_SMALL", 0)
+    monkeypatch.setattr(highs_process, "_SMALL", 0)
     assert checkmate.solve(graph, budget, method="milp", gap=0).cost == pytest.approx(within.cost)
     with pytest.raises(InfeasibleBudget):
         checkmate.solve(training_chain(3), 20, method="milp")
@@ -141,7 +141,7 @@ def test_a_process_of_its_own_gives_the_same_answer(monkeypatch: pytest.MonkeyPa
 
 def test_a_process_that_is_stopped_leaves_its_best_solution(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As by Ctrl-C right after the first solution."""
-    monkeypatch.setattr(apart, "_SMALL", 0)
+    monkeypatch.setattr(highs_process, "_SMALL", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     graph = irregular_chain(20, 1)
     search = Search(graph, int(0.55 * graph.no_recompute_peak), time_limit=60.0, gap=0.0)

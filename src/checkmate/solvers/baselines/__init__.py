@@ -1,0 +1,1 @@
+"""What the field did before: keep all, Chen, Griewank."""

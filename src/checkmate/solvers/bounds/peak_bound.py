@@ -1,0 +1,165 @@
+"""A lower bound on the peak of every schedule: which few values can be resident together, and at what peak.
+
+When some values are resident together, one of them was computed last. While it was, the others and all that its op reads were
+resident, and just before it they were resident together. So the least peak at which a set of values can be resident together is
+at least, for the best choice of the one computed last, the memory of that computation, and the same for what had to be resident
+before: a smaller set in the order of the graph. A dynamic program over all sets of at most k values finds it (larger sets are
+counted as the worst of their parts), and with it the least peak of each op. The argument is that of pebble games
+(Sethi, 1975); it allows every recomputation and every order that the dependencies allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import comb
+
+import numpy as np
+from numba import njit
+
+from ..representation.graph_arrays import Bools, Floats, Ints, Problem
+
+#: Sizes of sets; and most sets, a few seconds. Inputs of an op that are looked at, largest first.
+_FEWEST, _MOST, _MOST_SETS, _MOST_INPUTS = 3, 4, 8_000_000, 8
+#: Sets between two looks at the clock.
+_SETS = 200_000
+
+
+def least_peak_bound(problem: Problem, peak: int, stop: Callable[[], bool] = lambda: False) -> int:
+    """Bytes (fixed memory included) that every schedule needs at its peak, in any order of first computations.
+
+    Args:
+        peak: bytes of a known schedule: nothing above is of interest.
+        stop: True gives up; then the bound is that of single ops.
+    """
+    graph = problem.graph
+    most, alone = peak - graph.fixed_memory, graph.min_working_set - graph.fixed_memory
+    values = np.flatnonzero(problem.size > 0)
+    size = next((k for k in range(_MOST, _FEWEST, -1) if comb(len(values) + k, k) <= _MOST_SETS), _FEWEST)
+    while comb(len(values) + size, size) > _MOST_SETS:  # of many, the largest
+        values = np.sort(values[np.argsort(-problem.size[values], kind="stable")][: int(0.95 * len(values))])
+    # Members 0, ..., size - 1 fill up smaller sets.
+    place = np.full(graph.num_values, -1)
+    place[values] = np.arange(len(values)) + size
+    producer = np.concatenate([np.full(size, -1), problem.producer[values]])
+    # The end is one more op, which reads what is kept.
+    reads = np.full((graph.num_ops + 1, _MOST_INPUTS), -1)
+    for number, inputs in enumerate([*(op.inputs for op in graph.ops), np.flatnonzero(problem.keep)]):
+        read = sorted((value for value in inputs if place[value] >= 0), key=lambda value: -problem.size[value])
+        reads[number, : len(read[:_MOST_INPUTS])] = np.sort(place[read[:_MOST_INPUTS]])
+    touched = np.zeros((graph.num_ops, len(producer)), np.bool_)
+    for number, op in enumerate(graph.ops):
+        touched[number, place[[value for value in (*op.inputs, *op.outputs) if place[value] >= 0]]] = True
+
+    need = np.append(problem.working_set, problem.size[problem.keep].sum())
+    binomial = np.array([[comb(n, k) for k in range(size + 1)] for n in range(len(producer) + 1)])
+    least = np.full(int(binomial[-1, size]), np.inf)
+    current = np.arange(size)
+    sizes = np.concatenate([np.zeros(size), problem.size[values]])
+    for first in range(0, len(least), _SETS):
+        if stop():
+            return graph.min_working_set
+        count = min(_SETS, len(least) - first)
+        _fill(least, first, count, current, binomial, sizes, producer, need, reads, touched, most)
+    return graph.fixed_memory + int(min(most, max(alone, _of_ops(least, binomial, need, reads))))
+
+
+@njit(cache=True)
+def _fill(
+    least: Floats,
+    first: int,
+    count: int,
+    current: Ints,
+    binomial: Ints,
+    size: Floats,
+    producer: Ints,
+    need: Floats,
+    reads: Ints,
+    touched: Bools,
+    most: int,
+) -> None:
+    """The least peaks of `count` sets from the one numbered `first` on, `current`; inf if above `most`."""
+    k = len(current)
+    before, chosen = np.zeros(k + reads.shape[1], np.int64), np.zeros(k, np.int64)
+    for number in range(first, first + count):
+        padding, total = 0, 0.0
+        while padding < k and current[padding] < k:
+            padding += 1
+        for x in range(padding, k):
+            total += size[current[x]]
+        # Smaller sets are filled up in one way only: with the first of the padding.
+        if total <= most and (padding == 0 or current[padding - 1] == padding - 1):
+            best = np.inf if padding < k else 0.0
+            for x in range(k - 1, padding - 1, -1):
+                op = producer[current[x]]
+                peak = need[op]
+                for y in range(padding, k):
+                    if producer[current[y]] != op and not touched[op, current[y]]:
+                        peak += size[current[y]]
+                if peak <= most and peak < best:
+                    length = _before(current, padding, producer, reads[op], op, before)
+                    best = min(best, _worst(least, binomial, before, length, chosen, peak, best))
+            least[number] = best
+        _advance(current)
+
+
+@njit(cache=True)
+def _advance(members: Ints) -> None:
+    """The next set of as many numbers: sets come by their largest member, then by the second largest, and so on."""
+    x = 0
+    while x + 1 < len(members) and members[x] + 1 == members[x + 1]:
+        members[x] = x
+        x += 1
+    members[x] += 1
+
+
+@njit(cache=True)
+def _before(current: Ints, padding: int, producer: Ints, reads: Ints, op: int, before: Ints) -> int:
+    """What of `current` was resident just before `op` ran, and what it read: ascending, into `before`. Returns the number."""
+    length, x = 0, padding
+    for y in range(len(reads) + 1):
+        read = reads[y] if y < len(reads) else -1
+        while x < len(current) and (read < 0 or current[x] <= read):
+            if producer[current[x]] != op and current[x] != read:
+                before[length] = current[x]
+                length += 1
+            x += 1
+        if read < 0:
+            break
+        before[length] = read
+        length += 1
+    return length
+
+
+@njit(cache=True)
+def _worst(least: Floats, binomial: Ints, members: Ints, length: int, chosen: Ints, peak: float, enough: float) -> float:
+    """The larger of `peak` and the least peaks of all sets of k of the first `length` members; of all, if there are fewer."""
+    k = len(chosen)
+    if length <= k:
+        number = 0
+        for x in range(length):
+            number += binomial[members[x], k - length + x + 1]
+        return max(peak, least[number])
+    for x in range(k):
+        chosen[x] = x
+    while peak < enough:
+        number = 0
+        for x in range(k):
+            number += binomial[members[chosen[x]], x + 1]
+        peak = max(peak, least[number])
+        _advance(chosen)
+        if chosen[k - 1] == length:
+            break
+    return peak
+
+
+@njit(cache=True)
+def _of_ops(least: Floats, binomial: Ints, need: Floats, reads: Ints) -> float:
+    """The peak of the op that needs most."""
+    k = binomial.shape[1] - 1
+    chosen, peak = np.zeros(k, np.int64), 0.0
+    for op in range(len(need)):
+        length = 0
+        while length < reads.shape[1] and reads[op, length] >= 0:
+            length += 1
+        peak = max(peak, _worst(least, binomial, reads[op], length, chosen, need[op], np.inf))
+    return peak

@@ -1,0 +1,91 @@
+"""Schedules that may also reorder ops: dependencies are kept, and forward ops stay before backward ops.
+
+First the order alone is searched for one that fits without recomputation. Then comes the best schedule in the given order, and
+annealing over sequences from there and from the order of lowest peak, in rounds of growing length.
+
+Limits: but for small graphs (see exact.py) the only bound is the cost of computing every op once. The bounds of the given order
+say nothing about other orders.
+"""
+
+from __future__ import annotations
+
+from ...schedule import OPTIMAL_GAP
+from ..exact.best_first_search import ALL, FIRST, exact
+from ..heuristics.annealing import COLD, HOT, POLISH_HEAT, Anneal
+from ..interface.running_search import Search
+from ..representation.decoding import Evaluation, evaluate
+from ..representation.graph_arrays import problem_of
+from .auto import auto
+
+#: Moves per op in the search for an order, and in the first round of annealing; both with a least and a most.
+_ORDER_MOVES, _ROUND_MOVES = 1500, 2000
+_LEAST_MOVES, _MOST_MOVES = 10_000, 300_000
+#: Share of the time that the given order gets.
+_GIVEN_SHARE = 0.3
+#: Stop after this many rounds that brought less than this fraction of the ideal cost; a round has this many times the
+#: moves of the one before.
+_PATIENCE, _PROGRESS, _GROWTH = 3, 1e-5, 1.6
+
+
+def any_order(search: Search) -> None:
+    """See the module's description."""
+    _AnyOrder(search).run()
+
+
+class _AnyOrder:
+    def __init__(self, search: Search):
+        self.search = search
+        self.graph = search.graph
+        self.anneal = Anneal(problem_of(search.graph), search.budget, "any", search.seed)
+
+    def run(self) -> None:
+        search, graph = self.search, self.graph
+        self._consider(evaluate(graph, range(graph.num_ops)), "no recomputation")
+        if search.done() or exact(search, FIRST):
+            return
+        low = self.anneal.run(range(graph.num_ops), self._moves(_ORDER_MOVES), shifts_only=True, stop=search.done)
+        self._consider(low, "order without recomputation")
+        if not self._over():
+            self._consider(self.anneal.run(low.sequence, self._moves(_ROUND_MOVES), stop=self._over), "annealing")
+        if not self._over():
+            self._given_order()
+        if not self._over():
+            exact(search, ALL)
+        self._rounds(low)
+
+    def _moves(self, per_op: int) -> int:
+        return max(_LEAST_MOVES, min(_MOST_MOVES, per_op * self.graph.num_ops))
+
+    def _consider(self, found: Evaluation, note: str) -> None:
+        if found.peak <= self.search.budget:
+            self.search.offer(found.sequence, found.cost, note)
+
+    def _given_order(self) -> None:
+        """The default method on a search of its own: its bound and its proofs hold for the given order only."""
+        search, graph = self.search, self.graph
+        inner = Search(graph, search.budget, "given", _GIVEN_SHARE * search.time_left(), search.gap, search.seed)
+        with inner.catching_interrupts():
+            auto(inner)
+        search.interrupted |= inner.interrupted
+        if inner.best is not None:
+            search.offer(inner.best, inner.best_cost, "given order")
+
+    def _rounds(self, low: Evaluation) -> None:
+        search = self.search
+        moves, idle, number, rate = self._moves(_ROUND_MOVES), 0, 0, 0.0
+        # What is within the gap is polished too, for one round.
+        while not self._over() and idle < (1 if search.closed() else _PATIENCE):
+            before, began = search.best_cost, search.seconds()
+            if rate:  # a run that is cut short ends hot and in vain
+                moves = max(1000, min(moves, int(0.9 * rate * search.time_left())))
+            polish = search.best is not None and number % 2 == 1
+            start = search.best if search.best is not None and (polish or search.closed()) else low.sequence
+            hot = HOT if number % 4 == 2 else POLISH_HEAT  # from the low order both heats: neither is always better
+            self._consider(self.anneal.run(start, moves, hot, COLD, stop=self._over), "annealing")
+            rate = moves / max(1e-6, search.seconds() - began)
+            idle = 0 if search.best_cost < before - _PROGRESS * self.graph.ideal_cost else idle + 1
+            moves, number = int(_GROWTH * moves), number + 1
+
+    def _over(self) -> bool:
+        search = self.search
+        return search.interrupted or search.time_left() <= 0 or search.current_gap() <= OPTIMAL_GAP

@@ -1,0 +1,1 @@
+"""The proven optimum of small graphs."""

@@ -1,0 +1,1 @@
+"""Searches for good schedules, which prove nothing."""

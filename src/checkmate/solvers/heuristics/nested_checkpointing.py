@@ -1,0 +1,358 @@
+"""Nested checkpointing over segments: near the least memory, where whole stretches are recomputed again and again.
+
+The dynamic program of rotor (Beaumont et al., 2019: optimal checkpointing of chains) over the segments of `segments.cut`. To train
+segments s..t from what enters s, either run forward to some segment, holding only what enters s, train from there to t, and then
+train the first part; or run segment s in one of several ways, that is, with some of its values held, train the rest, and then go
+back through s. The ways of a segment (as in Rockmate, Zhao et al., ICML 2023) are schedules of the
+segment alone, solved once for all equal segments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from ...graph import Graph
+from ...schedule import Free, steps_from_sequence
+from ..interface.running_search import Search
+from ..representation.decoding import Evaluation, evaluate
+from ..representation.graph_arrays import Floats, Problem
+from ..representation.segments import Block, block, cut
+
+#: Most levels of memory between the least and the budget; and most of them times the square of the number of segments: about a
+#: second.
+_LEVELS, _LEVEL_WORK = 3000, 7_500_000
+#: What a segment may hold while those behind it run, as shares of all that it makes; and what it may need in all, between its
+#: working set and the peak without recomputation. The order matters where time is short.
+_HOLD = (1.0, 0.0, 0.3, 0.08, 0.5, 0.04, 0.14, 0.7, 0.2, 0.4, 0.85, 0.6)
+_NEED = (1.0, 0.5, 0.3, 0.15, 0.08, 0.0)
+#: For one way of one segment: good enough; rounds of the search, and seconds that it never needs but for huge segments.
+_GAP, _ROUNDS, _SECONDS = 0.005, 1, 2.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """One schedule of a segment.
+
+    Attributes:
+        sequence: ops of its block. gap: where in the sequence the segments behind run.
+        held: bytes that stay while those run. forward_peak, backward_peak: bytes, before and after.
+        cost: of all its ops. again: of those that are needed when the segment has run before.
+        alone_peak, alone_cost: forward peak and cost when it has run before, and no segment is behind it.
+    """
+
+    sequence: tuple[int, ...]
+    gap: int
+    held: float
+    forward_peak: float
+    backward_peak: float
+    cost: float
+    again: float
+    alone_peak: float
+    alone_cost: float
+
+    def figures(self) -> tuple[float, ...]:
+        """All but the sequence, in the order of the attributes."""
+        memory = self.held, self.forward_peak, self.backward_peak
+        return (*memory, self.cost, self.again, self.alone_peak, self.alone_cost)
+
+    def beats(self, other: Way) -> bool:
+        """No worse in anything."""
+        return all(mine <= theirs * (1 + 1e-9) for mine, theirs in zip(self.figures(), other.figures(), strict=True))
+
+
+def _way(one: Block, sequence: Sequence[int]) -> Way:
+    """The figures of an op sequence of a block."""
+    graph, used = one.graph, evaluate(one.graph, sequence).sequence
+    ops = list(graph.ops)
+    ops[one.gap] = replace(ops[one.gap], inputs=())
+    closed = Graph(ops, graph.values)  # nothing is handed on
+    gap = used.index(one.gap)
+    during, held = _memory(graph, used, one.gap)
+    again, alone = _needed(graph, used, gap), _needed(closed, used, gap)
+    return Way(
+        tuple(used),
+        gap,
+        held,
+        max(during[:gap], default=0),
+        max(during[gap + 1 :], default=0),
+        sum(graph.ops[op].cost for op in used),
+        sum(graph.ops[op].cost for op in again),
+        max(_memory(closed, alone, one.gap)[0][: alone.index(one.gap)], default=0),
+        sum(graph.ops[op].cost for op in alone),
+    )
+
+
+def _memory(graph: Graph, sequence: Sequence[int], gap: int) -> tuple[list[int], int]:
+    """Bytes live during each computation of a sequence, which may lack ops; and what is held over op `gap`."""
+    live, held, during = 0, 0, []
+    resident: set[int] = set()
+    passed = False
+    for step in steps_from_sequence(graph, sequence):
+        if isinstance(step, Free):
+            live -= graph.values[step.value].size
+            resident.discard(step.value)
+            continue
+        if passed and not held:  # what only `gap` read has gone by now
+            held = sum(graph.values[value].size for value in resident)
+            passed = False
+        outputs = graph.ops[step.op].outputs
+        live += sum(graph.values[value].size for value in outputs)
+        during.append(live + graph.ops[step.op].workspace)
+        if step.op == gap:
+            passed = True
+        else:
+            resident.update(outputs)
+    return during, held
+
+
+def _needed(graph: Graph, sequence: Sequence[int], gap: int) -> list[int]:
+    """What of a sequence has to run, up to position `gap`, if all of it has run before; and the rest."""
+    wanted: set[int] = set()
+    kept: list[int] = []
+    for position in range(len(sequence) - 1, -1, -1):
+        op = graph.ops[sequence[position]]
+        if position >= gap or not op.recomputable or wanted.intersection(op.outputs):
+            kept.append(sequence[position])
+            wanted.difference_update(op.outputs)
+            wanted.update(op.inputs)
+    return kept[::-1]
+
+
+#: Finds a schedule of a segment alone: takes the search, and the rounds that it may take.
+SegmentSolver = Callable[[Search, int], None]
+
+
+class Menu:
+    """Schedules of a block that need at most `room` bytes; none beats another in everything."""
+
+    def __init__(self, one: Block, solve_segment: SegmentSolver, room: int, seed: int):
+        self.block, self.solve_segment, self.room, self.seed = one, solve_segment, room, seed
+        self.ways: list[Way] = []
+        self._shares: set[float] = set()  # those that have been looked at
+        self.plain = _way(one, range(one.graph.num_ops))
+        if max(self.plain.forward_peak, self.plain.backward_peak) <= room:
+            self._consider(self.plain)
+
+    def _consider(self, way: Way) -> None:
+        if not any(other.beats(way) for other in self.ways):
+            self.ways = [other for other in self.ways if not way.beats(other)] + [way]
+
+    def add(self, share: float, stop: Callable[[], bool]) -> bool:
+        """Look for ways that hold at most this share of all that the block makes; are there any?"""
+        one, graph = self.block, self.block.graph
+        around = graph.working_set(one.gap)
+        least, most = graph.min_working_set, min(graph.no_recompute_peak, self.room)
+        peak = math.inf
+        for need in () if share in self._shares else _NEED:
+            limit = int(least + need * (most - least))
+            if limit >= peak:
+                continue  # what was found for more memory does with this much
+            if stop():
+                break
+            ops = list(graph.ops)
+            ops[one.gap] = replace(ops[one.gap], workspace=max(0, int(limit - around - share * self.plain.held)))
+            search = Search(Graph(ops, graph.values, 0, graph.name), limit, time_limit=_SECONDS, gap=_GAP, seed=self.seed)
+            self.solve_segment(search, _ROUNDS)
+            if search.best is None:
+                break
+            way = _way(one, search.best)
+            self._consider(way)
+            peak = max(way.forward_peak, way.backward_peak)
+        else:
+            self._shares.add(share)
+        return bool(self.ways)
+
+
+class _Tables(NamedTuple):
+    """Per segment, in bytes but for costs.
+
+    Attributes:
+        ways: per way its figures, closed by a row of infinities.
+        enters: what enters it. before: what is live while segments up to it run forward again, besides theirs.
+        after: the same while it runs backward. advance: see `_advance`.
+    """
+
+    ways: Floats
+    enters: Floats
+    before: Floats
+    after: Floats
+    advance: Floats
+
+
+class Nested:
+    """The dynamic program for one graph.
+
+    Args:
+        solve_segment: a method for graphs of a few dozen ops.
+        most, early, tail: see `segments.cut`.
+        room: most bytes that will be asked for, without fixed memory.
+        stop: asked now and then; once True, no more ways are looked for.
+        menus: ways of segments by signature, from others for the same room; what is found is added.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        solve_segment: SegmentSolver,
+        most: int,
+        room: int,
+        seed: int,
+        stop: Callable[[], bool] = lambda: False,
+        early: bool = False,
+        tail: float = 0.0,
+        menus: dict[object, Menu] | None = None,
+    ):
+        self.graph = problem.graph
+        self.segments = cut(problem, most, early, tail)
+        if self.segments is None:
+            return
+        self._blocks = [block(self.segments, number) for number in range(len(self.segments.segments))]
+        menus = {} if menus is None else menus
+        for one in self._blocks:
+            if one.signature() not in menus:
+                menus[one.signature()] = Menu(one, solve_segment, room, seed)
+        mine = [menus[key] for key in dict.fromkeys(one.signature() for one in self._blocks)]
+        # Where all may be held and there still is no way, there is no schedule of the whole either.
+        all(menu.add(share, stop) for share in _HOLD for menu in mine)
+        self._ways = [menus[one.signature()].ways for one in self._blocks]
+        self._arrays = self._tables(problem)
+
+    def _tables(self, problem: Problem) -> _Tables:
+        assert self.segments is not None
+        segments, lasting = self.segments.segments, np.flatnonzero(self.segments.lasting)
+        size, made = problem.size, problem.producer[lasting]
+        turn = segments[-1].forward.stop
+        always = size[lasting[made < turn]].sum()
+
+        def base(stop: int) -> float:
+            return float(always + size[lasting[(made >= turn) & (made < stop)]].sum())
+
+        ways = np.full((len(segments), max(map(len, self._ways)) + 1, 7), np.inf)
+        for number, menu in enumerate(self._ways):
+            for position, way in enumerate(menu):
+                ways[number, position] = way.figures()
+        return _Tables(
+            ways,
+            np.array([size[list(segment.enters)].sum() for segment in segments]),
+            np.array([base(segment.backward.start) + size[list(segment.returns)].sum() for segment in segments]),
+            np.array([base(segment.backward.start) for segment in segments]),
+            np.array([_advance(one) for one in self._blocks]),
+        )
+
+    def run(self, budget: int) -> Evaluation | None:
+        """The cheapest nested schedule within `budget` bytes (fixed memory included); None if there is none."""
+        if self.segments is None or not all(self._ways):
+            return None
+        room = float(budget - self.graph.fixed_memory)
+        lowest = min(way.forward_peak for menu in self._ways for way in menu)
+        if room <= lowest:
+            return None
+        levels = min(_LEVELS, _LEVEL_WORK // len(self._blocks) ** 2)
+        unit = (room - lowest) / levels
+        cost, choice = _solve(self._arrays, lowest, unit, levels)
+        if not np.isfinite(cost[0, -1, -1]):
+            return None
+        return evaluate(self.graph, self._sequence(choice, unit, levels))
+
+    def _sequence(self, choice: np.ndarray, unit: float, levels: int) -> list[int]:
+        """The ops of the whole graph, read off the choices."""
+        sequence: list[int] = []
+        done: set[int] = set()
+
+        def emit(number: int, ops: Iterable[int]) -> None:
+            for op in ops:
+                old = self._blocks[number].ops[op]
+                if old >= 0 and (old not in done or self.graph.ops[old].recomputable):
+                    sequence.append(old)
+                    done.add(old)
+
+        # Ranges of segments still to train, with the level of memory for them; or a way that is to be gone back.
+        stack: list[tuple[int, int, int, Way | None]] = [(0, len(self._blocks) - 1, levels, None)]
+        while stack:
+            first, last, level, way = stack.pop()
+            if way is not None:
+                emit(first, way.sequence[way.gap + 1 :])
+                continue
+            chosen = int(choice[first, last, level])
+            if chosen >= 0:
+                way = self._ways[first][chosen]
+                emit(first, way.sequence[: way.gap])
+                stack.append((first, last, level, way))
+                if first < last:
+                    stack.append((first + 1, last, _below(level, way.held, unit), None))
+            else:
+                for number in range(first, -chosen):
+                    emit(number, range(self._blocks[number].gap))
+                stack.append((first, -chosen - 1, level, None))
+                stack.append((-chosen, last, _below(level, self._arrays.enters[first], unit), None))
+        return sequence
+
+
+def _advance(one: Block) -> tuple[float, float, float, float]:
+    """Running forward through a block and holding nothing of it: peak; peak if what enters is held; cost; cost of a repeat."""
+    ops = one.graph.ops[: one.gap]
+    leaves = one.graph.ops[one.gap].inputs
+    values = one.graph.values[: max((value for op in ops for value in op.outputs), default=-1) + 1]
+    peaks = []
+    for kept in (set(leaves), {*leaves, *ops[0].outputs}):
+        part = Graph(ops, [replace(value, keep=index in kept) for index, value in enumerate(values)])
+        peaks.append(float(part.no_recompute_peak))
+    again = _needed(one.graph, range(one.gap + 1), one.gap)
+    return peaks[0], peaks[1], sum(op.cost for op in ops), sum(one.graph.ops[op].cost for op in again)
+
+
+@njit(cache=True)
+def _below(level: int, size: float, unit: float) -> int:
+    """The level that is left when `size` bytes are taken."""
+    return int(np.floor(level - size / unit + 1e-9))
+
+
+@njit(cache=True)
+def _solve(tables: _Tables, lowest: float, unit: float, levels: int) -> tuple[np.ndarray, np.ndarray]:
+    """Per first and last segment and level of memory the cost, and the choice: a way, or minus the segment to split at."""
+    ways, advance = tables.ways, tables.advance
+    count, most = ways.shape[0], ways.shape[1]
+    cost = np.full((count, count, levels + 1), np.inf, np.float32)
+    choice = np.zeros((count, count, levels + 1), np.int16)
+    for width in range(count):
+        for first in range(count - width):
+            last = first + width
+            base = tables.before[last]
+            for level in range(levels + 1):
+                memory = lowest + level * unit
+                best, chosen = np.inf, 0
+                for way in range(most):
+                    held, forward_peak, backward_peak, value, again, alone_peak, alone = ways[first, way]
+                    if value == np.inf:
+                        break
+                    if last < count - 1:  # it has all run before
+                        value = again if width else alone
+                        forward_peak = forward_peak if width else alone_peak
+                    if forward_peak + base > memory or backward_peak + tables.after[first] > memory:
+                        continue
+                    if width > 0:
+                        left = _below(level, held, unit)
+                        if left < 0:
+                            continue
+                        value += cost[first + 1, last, left]
+                    if value < best:
+                        best, chosen = value, way
+                left = _below(level, tables.enters[first], unit)
+                if width > 0 and left >= 0 and advance[first, 1] + base <= memory:
+                    run = 0.0
+                    for split in range(first + 1, last + 1):
+                        run += advance[split - 1, 2 if last == count - 1 else 3]
+                        if split > first + 1 and advance[split - 1, 0] + tables.enters[first] + base > memory:
+                            break
+                        value = run + cost[split, last, left] + cost[first, split - 1, level]
+                        if value < best:
+                            best, chosen = value, -split
+                cost[first, last, level] = best
+                choice[first, last, level] = chosen
+    return cost, choice

@@ -1,0 +1,1 @@
+"""What a method is given and what it hands back: the running search."""

@@ -1,0 +1,102 @@
+"""The largest batch that fits a budget, with a proof of how much larger one could be at most."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import BudgetError, InfeasibleBudget
+from ..graph import Graph
+from ..schedule import Schedule
+from ..units import Budget, parse_bytes
+from .interface.running_search import Search
+from .smallest_budget import minimum_budget
+
+#: Shares of the time limit that a single batch size may take.
+_PROBE_SHARE = 1 / 10
+
+
+@dataclass(frozen=True)
+class MaxBatch:
+    """The outcome of `max_batch_size`.
+
+    Attributes:
+        batch: a schedule was found for it.
+        upper_bound: proven: no larger batch fits.
+        schedule: of the batch-1 graph; at `batch` its peak is fixed memory + batch * (peak - fixed memory).
+        seconds: wall time of the search.
+    """
+
+    batch: int
+    upper_bound: int
+    schedule: Schedule
+    seconds: float
+
+
+def max_batch_size(
+    graph: Graph,
+    budget: Budget,
+    max_overhead: float = 1.33,
+    time_limit: float = 300.0,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> MaxBatch:
+    """The largest batch that trains within `budget` at a cost of at most `max_overhead` times that of computing all once.
+
+    Cost and activations grow with the batch, fixed memory does not: a schedule of the batch-1 graph serves all batches
+    (Jain et al., MLSys 2020, Section 6.4). Bisection over batches; each is answered by a schedule, or by a bound above the
+    cost allowed.
+
+    Args:
+        graph: the step at batch 1. budget: bytes, fixed memory included.
+        max_overhead: cost / ideal cost that is still acceptable, at least 1.
+        time_limit: seconds. progress: called with a line of text after every batch size tried.
+
+    Raises:
+        InfeasibleBudget: not even batch 1 was found to fit.
+    """
+    from .default.auto import auto  # solver and compiled kernels: not at import time
+
+    started = time.perf_counter()
+    if not max_overhead >= 1:
+        raise BudgetError(f"max_overhead is cost / ideal cost and at least 1, not {max_overhead!r}")
+    room = parse_bytes(budget, percent_of=graph.no_recompute_peak) - graph.fixed_memory
+    working_set = max(1, graph.min_working_set - graph.fixed_memory)
+    largest = upper = max(0, room // working_set)  # largest: worth trying; upper: proven
+    batch, best = 0, None
+    probe = largest  # often the bound itself will do
+    while batch < largest:
+        if best is not None and time.perf_counter() - started > time_limit:
+            break
+        search = Search(
+            graph,
+            graph.fixed_memory + room // probe,
+            time_limit=_PROBE_SHARE * time_limit,
+            gap=0.0,
+            seed=seed,
+            target_cost=max_overhead * graph.ideal_cost,
+        )
+        with search.catching_interrupts():
+            auto(search)
+        if search.best is not None and search.best_cost <= max_overhead * graph.ideal_cost:
+            batch, best = probe, search
+            # The schedule may leave room for more.
+            peak = search.schedule("auto").peak - graph.fixed_memory
+            batch = max(batch, min(largest, room // max(1, peak)))
+            answer = "fits"
+        else:
+            largest = probe - 1
+            proven = search.proven_infeasible or search.lower_bound > max_overhead * graph.ideal_cost
+            if proven:
+                upper = min(upper, probe - 1)
+            answer = "proven not to fit" if proven else "not found to fit"
+        if progress is not None:
+            progress(f"batch {probe} {answer}; largest so far {batch}, at most {upper}")
+        if search.interrupted:
+            break
+        probe = (batch + largest + 1) // 2
+    if best is None:
+        minimum = minimum_budget(graph)
+        raise InfeasibleBudget(graph.fixed_memory + room, minimum.proven_minimum, minimum.smallest_found)
+    return MaxBatch(batch, max(batch, upper), best.schedule("auto"), time.perf_counter() - started)

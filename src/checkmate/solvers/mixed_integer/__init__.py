@@ -1,0 +1,1 @@
+"""Mixed-integer programs and the solvers that can solve them: HiGHS, CBC, Gurobi."""

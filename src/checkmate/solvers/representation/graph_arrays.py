@@ -1,0 +1,162 @@
+"""A graph as flat arrays, the form that the methods work on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from ...graph import Graph
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+def compressed(lists: Iterable[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Rows of ids as (pointers, ids): row i is ids[pointers[i]:pointers[i + 1]]."""
+    rows = list(lists)
+    pointers = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=pointers[1:])
+    return pointers, np.fromiter((x for row in rows for x in row), np.int64, int(pointers[-1]))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Arrays of one graph: n ops, m values. Memory is in bytes without fixed memory."""
+
+    graph: Graph
+
+    @cached_property
+    def cost(self) -> Floats:
+        return np.array([op.cost for op in self.graph.ops], np.float64)
+
+    @cached_property
+    def workspace(self) -> Floats:
+        return np.array([op.workspace for op in self.graph.ops], np.float64)
+
+    @cached_property
+    def byte_counts(self) -> tuple[Ints, Ints]:
+        """Sizes of values and workspaces of ops as whole numbers."""
+        return self.size.astype(np.int64), self.workspace.astype(np.int64)
+
+    @cached_property
+    def recomputable(self) -> Bools:
+        return np.array([op.recomputable for op in self.graph.ops], np.bool_)
+
+    @cached_property
+    def backward(self) -> Bools:
+        """Ops of the backward phase."""
+        return np.array([op.phase == "backward" for op in self.graph.ops], np.bool_)
+
+    @cached_property
+    def size(self) -> Floats:
+        return np.array([value.size for value in self.graph.values], np.float64)
+
+    @cached_property
+    def keep(self) -> Bools:
+        return np.array([value.keep for value in self.graph.values], np.bool_)
+
+    @cached_property
+    def producer(self) -> Ints:
+        return np.array(self.graph.producer, np.int64)
+
+    @cached_property
+    def last_use(self) -> Ints:
+        """Per value the last op that reads it (its producer if none); n for kept values."""
+        last = np.array(self.graph.last_use, np.int64)
+        last[self.keep] = self.graph.num_ops
+        return last
+
+    @cached_property
+    def inputs(self) -> tuple[Ints, Ints]:
+        """Value ids that each op reads, compressed."""
+        return compressed([op.inputs for op in self.graph.ops])
+
+    @cached_property
+    def outputs(self) -> tuple[Ints, Ints]:
+        """Value ids that each op produces, compressed."""
+        return compressed([op.outputs for op in self.graph.ops])
+
+    @cached_property
+    def largest_output(self) -> Ints:
+        """Per op the first of its largest outputs, or -1."""
+        return np.array([max(op.outputs, key=lambda value: self.size[value], default=-1) for op in self.graph.ops], np.int64)
+
+    @cached_property
+    def place(self) -> Ints:
+        """Per value its place among the outputs of its producer."""
+        pointers, values = self.outputs
+        places = np.zeros(self.graph.num_values, np.int64)
+        places[values] = np.arange(len(values)) - pointers[:-1][self.producer[values]]
+        return places
+
+    @cached_property
+    def users(self) -> tuple[Ints, Ints]:
+        """Ops that read each value, ascending, compressed."""
+        rows: list[list[int]] = [[] for _ in self.graph.values]
+        for index, op in enumerate(self.graph.ops):
+            for value in op.inputs:
+                rows[value].append(index)
+        return compressed(rows)
+
+    @cached_property
+    def claiming(self) -> Ints:
+        """Per value the last op of its phase that reads it, or -1."""
+        values, users = self.edges
+        same = self.backward[users] == self.backward[self.producer[values]]
+        claiming = np.full(self.graph.num_values, -1)
+        np.maximum.at(claiming, values[same], users[same])
+        return claiming
+
+    @cached_property
+    def edges(self) -> tuple[Ints, Ints]:
+        """All (value, op that reads it) pairs, by op."""
+        pointers, values = self.inputs
+        return values, np.repeat(np.arange(self.graph.num_ops), np.diff(pointers))
+
+    @cached_property
+    def working_set(self) -> Floats:
+        """Bytes each op needs live while it runs."""
+        return np.array([self.graph.working_set(i) for i in range(self.graph.num_ops)], np.float64)
+
+    @cached_property
+    def profile(self) -> Floats:
+        """Bytes live while each op runs when every op runs once in order."""
+        return np.array(self.graph.no_recompute_profile, np.float64) - self.graph.fixed_memory
+
+    def useful_until(self, through: Bools) -> Ints:
+        """Per value the last stage at which having it can save work.
+
+        Args:
+            through: ops (length n) whose recomputation reads its inputs; a value stays useful as long as a value that
+                such an op makes from it.
+        """
+        return _useful_until(self.last_use, through & self.recomputable, *self.inputs, *self.outputs)
+
+
+@njit(cache=True)
+def _useful_until(
+    last_use: Ints, through: Bools, in_pointers: Ints, in_values: Ints, out_pointers: Ints, out_values: Ints
+) -> Ints:
+    until = last_use.copy()
+    for op in range(len(through) - 1, -1, -1):
+        if through[op]:
+            latest = op
+            for x in range(out_pointers[op], out_pointers[op + 1]):
+                latest = max(latest, until[out_values[x]])
+            for x in range(in_pointers[op], in_pointers[op + 1]):
+                until[in_values[x]] = max(until[in_values[x]], latest)
+    return until
+
+
+def problem_of(graph: Graph) -> Problem:
+    """The arrays of a graph, made once: graphs do not change."""
+    problem = graph.__dict__.get("_problem")
+    if problem is None:
+        problem = graph.__dict__["_problem"] = Problem(graph)
+    return problem

@@ -1,0 +1,121 @@
+"""The smallest budget that a graph can be scheduled under."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..graph import Graph
+
+if TYPE_CHECKING:
+    from .representation.decoding import Evaluation
+
+
+#: Ops per segment of nested checkpointing; so few ops that greedy eviction takes milliseconds, and is asked to the end.
+_OPS, _FEW_OPS = 25, 300
+#: Seconds for greedy eviction, of however few there are.
+_LEAST_SECONDS = 1.0
+
+
+class MinimumBudget(NamedTuple):
+    """What is known about the smallest budget of a graph, in bytes, fixed memory included.
+
+    Attributes:
+        proven_minimum: no schedule exists below it.
+        smallest_found: a schedule was found at it.
+    """
+
+    proven_minimum: int
+    smallest_found: int
+
+
+def minimum_budget(graph: Graph) -> MinimumBudget:
+    """The smallest budget that `graph` can be scheduled under: a proven lower limit, and the least one found."""
+    best, proven = least_peak_found(graph)
+    return MinimumBudget(proven, best.peak)
+
+
+def least_peak_found(
+    graph: Graph, order: str = "given", asked: int = 0, tolerance: float = 0.005, seconds: float = 15.0
+) -> tuple[Evaluation, int]:
+    """The schedule of least peak that is found by bisection over budgets, and the budget below which none exists.
+
+    Small graphs are searched exactly; greedy eviction, nested checkpointing and some rounds of the default method are asked in
+    turn for what the ones before did not reach. The cost of the schedule is of no interest.
+
+    Args:
+        order: of first computations, as in `solve`. asked: a budget of special interest.
+        tolerance: relative precision where the search is not exact.
+        seconds: return what is found by about then, not counting what kernels take to compile the first time.
+    """
+    from .interface.compile_clock import clock  # and with it numba: not at import time
+
+    with clock() as elapsed:
+        return _least_peak_found(graph, order, asked, tolerance, seconds, elapsed)
+
+
+def _least_peak_found(
+    graph: Graph, order: str, asked: int, tolerance: float, seconds: float, elapsed: Callable[[], float]
+) -> tuple[Evaluation, int]:
+    from .bounds.peak_bound import least_peak_bound
+    from .default.auto import auto  # solver and compiled kernels: not at import time
+    from .default.warm_start import begin_with
+    from .exact.best_first_search import ALL, FIRST, least_peak
+    from .heuristics.greedy_eviction import SETTINGS, Greedy
+    from .heuristics.nested_checkpointing import Nested
+    from .interface.running_search import Search
+    from .representation.decoding import evaluate
+    from .representation.graph_arrays import problem_of
+
+    problem = problem_of(graph)
+
+    def late(part: float = 1.0) -> bool:
+        return elapsed() > part * seconds
+
+    best, proven = least_peak(
+        graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST, lambda: late(1 / 8)
+    )
+    if best.peak == proven:
+        return best, proven
+    planner = Greedy(problem)
+    quick = max(1 / 3, min(0.8, _LEAST_SECONDS / seconds)) if graph.num_ops > _FEW_OPS else math.inf
+
+    def by_eviction(budget: int) -> Evaluation | None:
+        found: Evaluation | None = None
+        for setting in SETTINGS:
+            one = planner.run(budget, setting, longest=8)
+            if one is not None and (found is None or one.peak < found.peak):
+                found = one
+            if late(quick) or (found is not None and found.peak <= budget):
+                break
+        return found
+
+    def by_rounds(budget: int) -> Evaluation | None:
+        search = Search(graph, budget, time_limit=max(0.1, seconds - elapsed()), gap=1.0)
+        if order == "given":
+            begin_with(search, best.sequence)
+        auto(search, rounds=3)
+        return None if search.best is None else evaluate(graph, search.best)
+
+    def bisect(search: Callable[[int], Evaluation | None], part: float) -> None:
+        nonlocal best
+        low = proven - 1  # no schedule here
+        while best.peak - low > max(1.0, tolerance * (best.peak - graph.fixed_memory)) and not late(part):
+            # Often the least of all will do.
+            middle = asked if low < asked < best.peak else low + 1 if low < proven else (low + best.peak) // 2
+            found = search(middle)
+            if found is not None and found.peak < best.peak:
+                best = found
+            if best.peak > middle:
+                low = middle
+
+    bisect(by_eviction, quick)
+    if best.peak > proven:
+        proven = max(proven, least_peak_bound(problem, best.peak, lambda: late(2 / 3)))
+    best, proven = least_peak(graph, best, proven, order, ALL, lambda: late(1 / 2))
+    if best.peak > (1 + tolerance) * proven and not late(1 / 3):
+        nested = Nested(problem, auto, graph.num_ops // _OPS, best.peak - graph.fixed_memory, 0, lambda: late(2 / 3))
+        bisect(nested.run, 2 / 3)
+    bisect(by_rounds, 1.0)
+    return best, proven

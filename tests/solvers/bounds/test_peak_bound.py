@@ -1,0 +1,79 @@
+"""The bound on the peak: against the exact least peak of small graphs, and on a graph where more than one op decides."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import checkmate
+from checkmate import Graph
+from checkmate.solvers import Search
+from checkmate.solvers.bounds import peak_bound
+from checkmate.solvers.bounds.peak_bound import least_peak_bound
+from checkmate.solvers.exact.best_first_search import least_peak
+from checkmate.solvers.registry import run
+from checkmate.solvers.representation.decoding import evaluate
+from checkmate.solvers.representation.graph_arrays import problem_of
+from support import random_graph, training_chain
+
+
+@pytest.mark.parametrize("values", [100, 4])
+def test_against_the_exact_least_peak(values: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all values, and with the few largest only."""
+    monkeypatch.setattr(peak_bound, "_MOST_SETS", (values + 3) * (values + 2) * (values + 1) // 6)
+    above = equal = 0
+    for seed in range(300):
+        graph = random_graph(random.Random(seed), max_ops=9, min_ops=4)
+        best, exact = least_peak(graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, "any", 10**6)
+        assert best.peak == exact
+        bound = least_peak_bound(problem_of(graph), graph.no_recompute_peak)
+        assert graph.min_working_set <= bound <= exact
+        if exact > graph.min_working_set:
+            above += 1
+            equal += bound == exact
+    assert above >= 30 and equal >= (0.5 if values == 100 else 0.15) * above
+
+
+def residual_network(blocks: int, width: int = 4) -> Graph:
+    """Blocks whose output is kept for the sum behind the next block, with small values inside; forward and backward."""
+    cost, memory, edges, phases = [1.0], [width], [], ["forward"]
+
+    def op(size: int, reads: list[int], phase: str) -> int:
+        number = len(cost)
+        cost.append(1.0)
+        memory.append(size)
+        phases.append(phase)
+        edges.extend((read, number) for read in reads)
+        return number
+
+    last, made = 0, []
+    for _ in range(blocks):
+        first = op(1, [last], "forward")
+        second = op(width, [first], "forward")
+        total = op(width, [last, second], "forward")
+        made.append((last, first, second, total))
+        last = total
+    gradient = op(width, [last], "backward")
+    for before, first, second, _ in reversed(made):
+        inner = op(1, [gradient, first, second], "backward")
+        outer = op(width, [inner, before], "backward")
+        gradient = op(width, [gradient, outer], "backward")
+    return Graph.from_arrays(cost, memory, edges, phases=phases)
+
+
+def test_proves_what_no_single_op_does() -> None:
+    """The gradient passed around a block is there while the block runs backward, or a smaller one while it is made again."""
+    graph = residual_network(12)
+    minimum = checkmate.minimum_budget(graph)
+    assert minimum.proven_minimum == minimum.smallest_found > graph.min_working_set
+    search = Search(graph, minimum.proven_minimum - 1, time_limit=20)
+    run(search, "auto")
+    assert search.proven_infeasible and search.best is None and search.seconds() < 20
+
+
+def test_known_schedules_and_stopping() -> None:
+    graph = training_chain(40)
+    problem = problem_of(graph)
+    assert least_peak_bound(problem, graph.min_working_set) == graph.min_working_set
+    assert least_peak_bound(problem, graph.no_recompute_peak, lambda: True) == graph.min_working_set
