@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numba import njit
 
 from ..representation.decoding import Evaluation
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
+from ..representation.kernels import kernel
 
 #: Most snapshots, and most entries of all tables together: 2 to the power of the snapshots that matter to it for each value.
 _MOST_SNAPSHOTS, _MOST_ENTRIES = 12, 1 << 21
@@ -252,7 +252,7 @@ class _Forest:
         return load
 
 
-@njit(cache=True)
+@kernel()
 def _solve(
     first: Ints,
     width: Ints,

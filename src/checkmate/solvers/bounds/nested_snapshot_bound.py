@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
+from ..representation.kernels import kernel
 from ..representation.segments import LIKE, LONG, RADIUS, last_forward_use, passing
 from .block_costs import LARGE, MORE, NONE, SMALL, Block, Tables, price_blocks
 
@@ -348,7 +348,7 @@ def _recomputed(
     return best(0, count + 1, left, tables.first, layout.counts_first, [np.zeros(len(prices))])[0]
 
 
-@njit(cache=True)
+@kernel()
 def _runs(
     begin: int,
     end: int,

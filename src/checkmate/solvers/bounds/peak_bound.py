@@ -14,9 +14,9 @@ from collections.abc import Callable
 from math import comb
 
 import numpy as np
-from numba import njit
 
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
+from ..representation.kernels import kernel
 
 #: Sizes of sets; and most sets, a few seconds. Inputs of an op that are looked at, largest first.
 _FEWEST, _MOST, _MOST_SETS, _MOST_INPUTS = 3, 4, 8_000_000, 8
@@ -63,7 +63,7 @@ def least_peak_bound(problem: Problem, peak: int, stop: Callable[[], bool] = lam
     return graph.fixed_memory + int(min(most, max(alone, _of_ops(least, binomial, need, reads))))
 
 
-@njit(cache=True)
+@kernel()
 def _fill(
     least: Floats,
     first: int,
@@ -102,7 +102,7 @@ def _fill(
         _advance(current)
 
 
-@njit(cache=True)
+@kernel()
 def _advance(members: Ints) -> None:
     """The next set of as many numbers: sets come by their largest member, then by the second largest, and so on."""
     x = 0
@@ -112,7 +112,7 @@ def _advance(members: Ints) -> None:
     members[x] += 1
 
 
-@njit(cache=True)
+@kernel()
 def _before(current: Ints, padding: int, producer: Ints, reads: Ints, op: int, before: Ints) -> int:
     """What of `current` was resident just before `op` ran, and what it read: ascending, into `before`. Returns the number."""
     length, x = 0, padding
@@ -130,7 +130,7 @@ def _before(current: Ints, padding: int, producer: Ints, reads: Ints, op: int, b
     return length
 
 
-@njit(cache=True)
+@kernel()
 def _worst(least: Floats, binomial: Ints, members: Ints, length: int, chosen: Ints, peak: float, enough: float) -> float:
     """The larger of `peak` and the least peaks of all sets of k of the first `length` members; of all, if there are fewer."""
     k = len(chosen)
@@ -152,7 +152,7 @@ def _worst(least: Floats, binomial: Ints, members: Ints, length: int, chosen: In
     return peak
 
 
-@njit(cache=True)
+@kernel()
 def _of_ops(least: Floats, binomial: Ints, need: Floats, reads: Ints) -> float:
     """The peak of the op that needs most."""
     k = binomial.shape[1] - 1

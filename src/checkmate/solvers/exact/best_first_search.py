@@ -17,13 +17,13 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit
 
 from ...graph import Graph
 from ..interface.running_search import Search
 from ..representation.decoding import Evaluation, evaluate
 from ..representation.execution_sequence import phase_codes
 from ..representation.graph_arrays import Ints, problem_of
+from ..representation.kernels import kernel
 
 #: Bits of a mask.
 _BITS = 62
@@ -203,7 +203,7 @@ def _table(graph: Graph, order: str, costs: Ints) -> Ints:
     return table
 
 
-@njit(cache=True)
+@kernel()
 def _useful(table: Ints, done: int) -> int:
     """The values that a computation to come may use."""
     result = table[_SHAPE, 2]
@@ -213,7 +213,7 @@ def _useful(table: Ints, done: int) -> int:
     return result
 
 
-@njit(cache=True)
+@kernel()
 def _to_come(table: Ints, done: int, live: int) -> int:
     """The cost of the recomputations that no schedule from here can do without."""
     wanted, cost = table[_SHAPE, 2], 0
@@ -228,7 +228,7 @@ def _to_come(table: Ints, done: int, live: int) -> int:
     return cost
 
 
-@njit(cache=True)
+@kernel()
 def _slot(states: Ints, index: Ints, done: int, live: int) -> int:
     """Where in the hash table the state is, or would be."""
     size = len(index)
@@ -242,13 +242,13 @@ def _slot(states: Ints, index: Ints, done: int, live: int) -> int:
     return slot
 
 
-@njit(cache=True)
+@kernel()
 def _reindex(states: Ints, index: Ints, count: int) -> None:
     for state in range(count):
         index[_slot(states, index, states[state, _DONE], states[state, _LIVE])] = state
 
 
-@njit(cache=True)
+@kernel()
 def _less(heap: Ints, a: int, b: int) -> bool:
     """Cheaper first, then further, then newer."""
     for row in range(3):
@@ -257,13 +257,13 @@ def _less(heap: Ints, a: int, b: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@kernel()
 def _swap(heap: Ints, a: int, b: int) -> None:
     for row in range(4):
         heap[a, row], heap[b, row] = heap[b, row], heap[a, row]
 
 
-@njit(cache=True)
+@kernel()
 def _push(heap: Ints, counts: Ints, least: int, left: int, state: int, then: int) -> None:
     place = counts[_OPEN]
     counts[_OPEN] += 1
@@ -273,7 +273,7 @@ def _push(heap: Ints, counts: Ints, least: int, left: int, state: int, then: int
         place = (place - 1) // 2
 
 
-@njit(cache=True)
+@kernel()
 def _pop(heap: Ints, counts: Ints) -> None:
     """Take the first entry out; it is left behind the last one."""
     counts[_OPEN] -= 1
@@ -290,7 +290,7 @@ def _pop(heap: Ints, counts: Ints) -> None:
         place = child
 
 
-@njit(cache=True)
+@kernel()
 def _start(table: Ints, states: Ints, heap: Ints, index: Ints, counts: Ints) -> None:
     """Open the state in which nothing has run."""
     states[0, _PARENT] = -1
@@ -299,7 +299,7 @@ def _start(table: Ints, states: Ints, heap: Ints, index: Ints, counts: Ints) -> 
     _push(heap, counts, 0, 0, 0, 0)
 
 
-@njit(cache=True)
+@kernel()
 def _reach(
     table: Ints,
     states: Ints,
@@ -336,7 +336,7 @@ def _reach(
     return True
 
 
-@njit(cache=True)
+@kernel()
 def _expand(table: Ints, states: Ints, heap: Ints, index: Ints, counts: Ints, room: int, limit: int, most: int) -> int:
     """Take the best open states until `most` successors were looked at; those that cost `limit` or more are left out."""
     n, m, kept = table[_SHAPE, 0], table[_SHAPE, 1], table[_SHAPE, 2]

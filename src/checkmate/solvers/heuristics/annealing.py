@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from ..representation.decoding import Evaluation, evaluate
 from ..representation.execution_sequence import (
@@ -47,6 +46,7 @@ from ..representation.execution_sequence import (
     undo,
 )
 from ..representation.graph_arrays import Floats, Ints, Problem
+from ..representation.kernels import kernel
 
 #: Temperatures, in units of the ideal cost, at the start and at the end of a run.
 HOT, COLD = 3e-3, 1e-5
@@ -134,7 +134,7 @@ class Anneal:
         return evaluate(self.problem.graph, memory.best[: memory.length[0]].tolist())
 
 
-@njit(cache=True)
+@kernel()
 def _remember(state: Ints, memory: _Memory) -> None:
     """Keep the sequence if it is the best so far."""
     excess, cost = state[COUNT, EXCESS], float(state[COUNT, TOTAL])
@@ -145,7 +145,7 @@ def _remember(state: Ints, memory: _Memory) -> None:
             memory.best[p] = state[OP, state[ORDER, p]]
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _chunk(
     arrays: Arrays,
     state: Ints,
@@ -198,7 +198,7 @@ def _chunk(
     memory.figures[_WEIGHT] = weight
 
 
-@njit(cache=True)
+@kernel()
 def _tidy(arrays: Arrays, state: Ints, stack: Ints, top: int, limit: int, reorder: bool) -> None:
     """Remove those of the slots stack[:top] that are superfluous, and what that leaves without a reader."""
     while top > 0:
@@ -210,7 +210,7 @@ def _tidy(arrays: Arrays, state: Ints, stack: Ints, top: int, limit: int, reorde
         remove(arrays, state, slot, limit)
 
 
-@njit(cache=True)
+@kernel()
 def _push_sources(arrays: Arrays, state: Ints, slot: int, stack: Ints, top: int) -> int:
     """Add the slots that `slot` reads from to the stack."""
     op = state[OP, slot]
@@ -220,7 +220,7 @@ def _push_sources(arrays: Arrays, state: Ints, slot: int, stack: Ints, top: int)
     return top
 
 
-@njit(cache=True)
+@kernel()
 def _some_repeat(state: Ints) -> int:
     """The slot of a recomputation; -1 if there is none."""
     length = state[COUNT, LENGTH]
@@ -232,7 +232,7 @@ def _some_repeat(state: Ints) -> int:
     return -1
 
 
-@njit(cache=True)
+@kernel()
 def _some_excess(state: Ints, limit: int) -> int:
     """A position above the limit; a random one if there is none."""
     length = state[COUNT, LENGTH]
@@ -244,7 +244,7 @@ def _some_excess(state: Ints, limit: int) -> int:
     return start
 
 
-@njit(cache=True)
+@kernel()
 def _drop_one(arrays: Arrays, state: Ints, stack: Ints, limit: int, reorder: bool) -> bool:
     """Remove one recomputation."""
     slot = _some_repeat(state)
@@ -256,7 +256,7 @@ def _drop_one(arrays: Arrays, state: Ints, stack: Ints, limit: int, reorder: boo
     return True
 
 
-@njit(cache=True)
+@kernel()
 def _recompute(arrays: Arrays, state: Ints, memory: _Memory, limit: int, reorder: bool, stamp: int) -> None:
     """Let go of a value that is live somewhere (above the limit, if anywhere) and recompute it before its next use."""
     stack = memory.stack
@@ -312,7 +312,7 @@ def _recompute(arrays: Arrays, state: Ints, memory: _Memory, limit: int, reorder
     _tidy(arrays, state, stack, 2 * count, limit, reorder)
 
 
-@njit(cache=True)
+@kernel()
 def _shift(arrays: Arrays, state: Ints, stack: Ints, limit: int, reorder: bool, repeats_only: bool) -> None:
     """Put one computation, or a block of neighbours, elsewhere."""
     length = state[COUNT, LENGTH]
@@ -347,7 +347,7 @@ def _shift(arrays: Arrays, state: Ints, stack: Ints, limit: int, reorder: bool, 
             return  # something became superfluous: positions are no longer what they were
 
 
-@njit(cache=True)
+@kernel()
 def _within_reach(arrays: Arrays, state: Ints, slot: int) -> int:
     """A position between what a computation reads and its first reader: as late as possible, as early, or between."""
     op, position, following = state[OP, slot], state[POSITION, slot], state[AFTER, slot]
@@ -364,7 +364,7 @@ def _within_reach(arrays: Arrays, state: Ints, slot: int) -> int:
     return low if choice < 0.6 or high <= low else np.random.randint(low, high)
 
 
-@njit(cache=True)
+@kernel()
 def _move_one(arrays: Arrays, state: Ints, stack: Ints, slot: int, position: int, limit: int, reorder: bool) -> bool:
     if not may_move(arrays, state, slot, position, reorder):
         return False

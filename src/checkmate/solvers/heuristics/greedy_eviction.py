@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from ..interface.running_search import Search
 from ..representation.decoding import Evaluation, evaluate
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
+from ..representation.kernels import kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class Greedy:
         return evaluate(problem.graph, found.tolist()) if problem.cost[found].sum() < below else None
 
 
-@njit(cache=True)
+@kernel()
 def _push(state: _State, score: float, value: int) -> None:
     """Enter a value; its older entries no longer count. There must be room."""
     state.ints[_VERSION, value] += 1
@@ -189,7 +189,7 @@ def _push(state: _State, score: float, value: int) -> None:
     scores[i], values[i], versions[i] = score, value, state.ints[_VERSION, value]
 
 
-@njit(cache=True)
+@kernel()
 def _pop(state: _State) -> None:
     """Drop the first entry."""
     scores, values, versions = state.scores[_HEAP], state.ints[_HEAP_VALUE], state.ints[_HEAP_VERSION]
@@ -210,7 +210,7 @@ def _pop(state: _State) -> None:
     scores[i], values[i], versions[i] = score, value, version
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _score(graph: _Graph, state: _State, value: int, stage: int, total: float) -> float:
     """Of evicting a value that costs `total` to have again; what the plan of this stage needs it for is not considered."""
     later = graph.links[graph.table[_USERS, value] : graph.table[_USERS, value + 1]]
@@ -227,7 +227,7 @@ def _score(graph: _Graph, state: _State, value: int, stage: int, total: float) -
     return score
 
 
-@njit(cache=True)
+@kernel()
 def _enter_anyhow(graph: _Graph, state: _State, value: int, stage: int) -> None:
     """Put a value on the heap, if it is a candidate, with a score that is at least its true one. There must be room."""
     if state.ints[_RESIDENT, value] == 0 or graph.table[_CANDIDATE, value] == 0:
@@ -238,7 +238,7 @@ def _enter_anyhow(graph: _Graph, state: _State, value: int, stage: int) -> None:
     _push(state, score, value)
 
 
-@njit(cache=True)
+@kernel()
 def _start_over(graph: _Graph, state: _State, stage: int) -> None:
     """A heap of all that is resident."""
     state.ints[_COUNT, _ENTRIES] = 0
@@ -246,7 +246,7 @@ def _start_over(graph: _Graph, state: _State, stage: int) -> None:
         _enter_anyhow(graph, state, value, stage)
 
 
-@njit(cache=True)
+@kernel()
 def _enter(graph: _Graph, state: _State, value: int, stage: int) -> None:
     """Put a value on the heap, if it is a candidate, with a score that is at least its true one."""
     if state.ints[_COUNT, _ENTRIES] == state.ints.shape[1]:
@@ -254,7 +254,7 @@ def _enter(graph: _Graph, state: _State, value: int, stage: int) -> None:
     _enter_anyhow(graph, state, value, stage)
 
 
-@njit(cache=True)
+@kernel()
 def _recompute_cost(graph: _Graph, state: _State, origin: int) -> float:
     """Of an op and all that is missing for it."""
     state.ints[_COUNT, _VISIT] += 1
@@ -278,7 +278,7 @@ def _recompute_cost(graph: _Graph, state: _State, origin: int) -> float:
     return total
 
 
-@njit(cache=True)
+@kernel()
 def _cheaper(graph: _Graph, state: _State, op: int, stage: int) -> None:
     """Op was recomputed: what could not be had again without it costs less now."""
     state.ints[_COUNT, _VISIT] += 1
@@ -304,7 +304,7 @@ def _cheaper(graph: _Graph, state: _State, op: int, stage: int) -> None:
     state.ints[_COUNT, _WORK] += seen
 
 
-@njit(cache=True)
+@kernel()
 def _planned_use(graph: _Graph, state: _State, value: int, op: int, stage: int) -> int:
     """The first op of the running plan, other than `op`, that reads the value; -1 if there is none."""
     for x in range(graph.table[_USERS, value], graph.table[_USERS, value + 1]):
@@ -316,7 +316,7 @@ def _planned_use(graph: _Graph, state: _State, value: int, op: int, stage: int) 
     return -1
 
 
-@njit(cache=True)
+@kernel()
 def _choose(graph: _Graph, state: _State, op: int, stage: int) -> int:
     """The value to evict while `op` is about to run, taken off the heap; -1 if there is none."""
     best, chosen, held = -1.0, -1, 0
@@ -348,7 +348,7 @@ def _choose(graph: _Graph, state: _State, op: int, stage: int) -> int:
     return chosen
 
 
-@njit(cache=True)
+@kernel()
 def _make_plan(graph: _Graph, state: _State, stage: int, plan: Ints) -> int:
     """Fill `plan` with all that is missing for this stage, in graph order; how many ops, -1 if one must not be recomputed."""
     state.ints[_COUNT, _PLAN] += 1
@@ -373,7 +373,7 @@ def _make_plan(graph: _Graph, state: _State, stage: int, plan: Ints) -> int:
     return count
 
 
-@njit(cache=True)
+@kernel()
 def _free_useless(graph: _Graph, state: _State, op: int, stage: int) -> float:
     """After `op` ran, free what nothing can use any more: what it read or made is all that can have become useless. Bytes."""
     freed = 0.0
@@ -399,7 +399,7 @@ def _free_useless(graph: _Graph, state: _State, op: int, stage: int) -> float:
     return freed
 
 
-@njit(cache=True)
+@kernel()
 def _run(graph: _Graph, budget: float, longest: int) -> tuple[int, Ints]:
     """The length of the sequence found, -1 if there is none, and the sequence."""
     n, m = graph.table[_COUNTS, 0], graph.table[_COUNTS, 1]

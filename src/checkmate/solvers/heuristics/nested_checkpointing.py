@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from ...graph import Graph
 from ...schedule import Free, steps_from_sequence
 from ..interface.running_search import Search
 from ..representation.decoding import Evaluation, evaluate
 from ..representation.graph_arrays import Floats, Problem
+from ..representation.kernels import kernel
 from ..representation.segments import Block, block, cut
 
 #: Most levels of memory between the least and the budget; and most of them times the square of the number of segments: about a
@@ -307,13 +307,13 @@ def _advance(one: Block) -> tuple[float, float, float, float]:
     return peaks[0], peaks[1], sum(op.cost for op in ops), sum(one.graph.ops[op].cost for op in again)
 
 
-@njit(cache=True)
+@kernel()
 def _below(level: int, size: float, unit: float) -> int:
     """The level that is left when `size` bytes are taken."""
     return int(np.floor(level - size / unit + 1e-9))
 
 
-@njit(cache=True)
+@kernel()
 def _solve(tables: _Tables, lowest: float, unit: float, levels: int) -> tuple[np.ndarray, np.ndarray]:
     """Per first and last segment and level of memory the cost, and the choice: a way, or minus the segment to split at."""
     ways, advance = tables.ways, tables.advance

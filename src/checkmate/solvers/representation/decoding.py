@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from ...graph import Graph
 from ...schedule import Compute, simulate, steps_from_sequence
 from .graph_arrays import Bools, Floats, Ints, problem_of
+from .kernels import kernel
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def evaluate(graph: Graph, sequence: Sequence[int]) -> Evaluation:
     return Evaluation(used.tolist(), math.fsum(problem.cost[used].tolist()), peak, stage_peaks, own_peaks, peak_ops)
 
 
-@njit(cache=True)
+@kernel()
 def _used(
     sequence: Ints,
     n: int,
@@ -106,7 +106,7 @@ def _used(
     return True, result
 
 
-@njit(cache=True)
+@kernel()
 def _replay(
     sequence: Ints,
     n: int,
@@ -180,7 +180,7 @@ def read_off(graph: Graph, snapshots: Sequence[int], retained: Sequence[Bools]) 
     return [evaluate(graph, decode(graph, snapshots, retained, eager)) for eager in (False, True)]
 
 
-@njit(cache=True)
+@kernel()
 def _decode(
     stages: Ints,
     kept: Bools,

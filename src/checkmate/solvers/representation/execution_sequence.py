@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from .graph_arrays import Ints, Problem, compressed
+from .kernels import kernel
 
 #: Rows of `Arrays.table`. Per op: where its inputs, its outputs begin in `Arrays.links` (they end where the next op's
 #: begin), cost, workspace, whether it may be recomputed, phase code. Per value: where its readers begin, producer, bytes.
@@ -94,7 +94,7 @@ def new_state(arrays: Arrays, sequence: Sequence[int], capacity: int, limit: int
     return state
 
 
-@njit(cache=True)
+@kernel()
 def fill(arrays: Arrays, state: Ints, sequence: Ints, limit: int) -> None:
     """Start over with `sequence`, sink included."""
     capacity, length = state[COUNT, CAPACITY], len(sequence)
@@ -130,7 +130,7 @@ def fill(arrays: Arrays, state: Ints, sequence: Ints, limit: int) -> None:
         state[UNUSED, i] = capacity - 1 - i
 
 
-@njit(cache=True)
+@kernel()
 def end(arrays: Arrays, state: Ints, slot: int, value: int) -> int:
     """The last position at which `value`, as computed in `slot`, is live."""
     begin, following = state[POSITION, slot], state[AFTER, slot]
@@ -145,7 +145,7 @@ def end(arrays: Arrays, state: Ints, slot: int, value: int) -> int:
     return result
 
 
-@njit(cache=True)
+@kernel()
 def next_reader(arrays: Arrays, state: Ints, slot: int, value: int, after: int) -> int:
     """The first position past `after` that reads `value` as computed in `slot`; -1 if there is none."""
     following = state[AFTER, slot]
@@ -160,7 +160,7 @@ def next_reader(arrays: Arrays, state: Ints, slot: int, value: int, after: int) 
     return limit
 
 
-@njit(cache=True)
+@kernel()
 def slot_before(state: Ints, op: int, position: int) -> int:
     """The last slot of `op` before `position`; -1 if there is none."""
     slot = state[LAST, op]
@@ -169,7 +169,7 @@ def slot_before(state: Ints, op: int, position: int) -> int:
     return slot
 
 
-@njit(cache=True)
+@kernel()
 def _add(state: Ints, begin: int, stop: int, size: int, limit: int) -> None:
     """`size` more bytes live at positions begin, ..., stop - 1."""
     live = state[LIVE]
@@ -181,7 +181,7 @@ def _add(state: Ints, begin: int, stop: int, size: int, limit: int) -> None:
     state[COUNT, EXCESS] += excess
 
 
-@njit(cache=True)
+@kernel()
 def _through(arrays: Arrays, state: Ints, position: int) -> int:
     """Bytes that live on from before `position` past it."""
     op = state[OP, state[ORDER, position]]
@@ -191,7 +191,7 @@ def _through(arrays: Arrays, state: Ints, position: int) -> int:
     return through
 
 
-@njit(cache=True)
+@kernel()
 def _detach(arrays: Arrays, state: Ints, slot: int, limit: int) -> None:
     """Take the computation in `slot` out of the profile and of its op's list; its position stays, as a hole."""
     op, hole = state[OP, slot], state[POSITION, slot]
@@ -222,7 +222,7 @@ def _detach(arrays: Arrays, state: Ints, slot: int, limit: int) -> None:
             _add(state, stop + 1, hole + 1, -arrays.table[SIZE, value], limit)
 
 
-@njit(cache=True)
+@kernel()
 def _attach(arrays: Arrays, state: Ints, slot: int, limit: int) -> None:
     """The inverse of `_detach`: the position of `slot` is a hole."""
     op, hole = state[OP, slot], state[POSITION, slot]
@@ -256,7 +256,7 @@ def _attach(arrays: Arrays, state: Ints, slot: int, limit: int) -> None:
             _add(state, end(arrays, state, earlier, value) + 1, hole, -arrays.table[SIZE, value], limit)
 
 
-@njit(cache=True)
+@kernel()
 def _insert(arrays: Arrays, state: Ints, op: int, position: int, limit: int) -> int:
     count = state[COUNT]
     count[FREE] -= 1
@@ -277,7 +277,7 @@ def _insert(arrays: Arrays, state: Ints, op: int, position: int, limit: int) -> 
     return slot
 
 
-@njit(cache=True)
+@kernel()
 def _remove(arrays: Arrays, state: Ints, slot: int, limit: int) -> None:
     count = state[COUNT]
     _detach(arrays, state, slot, limit)
@@ -293,7 +293,7 @@ def _remove(arrays: Arrays, state: Ints, slot: int, limit: int) -> None:
     count[FREE] += 1
 
 
-@njit(cache=True)
+@kernel()
 def _move(arrays: Arrays, state: Ints, slot: int, position: int, limit: int) -> None:
     _detach(arrays, state, slot, limit)
     hole = state[POSITION, slot]
@@ -310,35 +310,35 @@ def _move(arrays: Arrays, state: Ints, slot: int, position: int, limit: int) -> 
     _attach(arrays, state, slot, limit)
 
 
-@njit(cache=True)
+@kernel()
 def _log(state: Ints, kind: int, op: int, position: int, target: int) -> None:
     row = state[COUNT, CHANGES]
     state[KIND, row], state[WHAT, row], state[FROM, row], state[TO, row] = kind, op, position, target
     state[COUNT, CHANGES] += 1
 
 
-@njit(cache=True)
+@kernel()
 def insert(arrays: Arrays, state: Ints, op: int, position: int, limit: int) -> int:
     """Compute `op` just before what is at `position`; its inputs must be there. Returns the slot."""
     _log(state, _INSERTED, op, position, position)
     return _insert(arrays, state, op, position, limit)
 
 
-@njit(cache=True)
+@kernel()
 def remove(arrays: Arrays, state: Ints, slot: int, limit: int) -> None:
     """Drop a computation; its readers, if any, must have an earlier one."""
     _log(state, _REMOVED, state[OP, slot], state[POSITION, slot], -1)
     _remove(arrays, state, slot, limit)
 
 
-@njit(cache=True)
+@kernel()
 def move(arrays: Arrays, state: Ints, slot: int, position: int, limit: int) -> None:
     """Put a computation elsewhere; see `may_move`."""
     _log(state, _MOVED, state[OP, slot], state[POSITION, slot], position)
     _move(arrays, state, slot, position, limit)
 
 
-@njit(cache=True)
+@kernel()
 def undo(arrays: Arrays, state: Ints, limit: int) -> None:
     """Take back all changes since the log was last empty."""
     while state[COUNT, CHANGES] > 0:
@@ -352,7 +352,7 @@ def undo(arrays: Arrays, state: Ints, limit: int) -> None:
             _move(arrays, state, state[ORDER, state[TO, row]], state[FROM, row], limit)
 
 
-@njit(cache=True)
+@kernel()
 def phases_allow(arrays: Arrays, state: Ints, op: int, begin: int, stop: int) -> bool:
     """The first computation of `op` may move across positions begin, ..., stop - 1."""
     phase = arrays.table[PHASE, op]
@@ -365,7 +365,7 @@ def phases_allow(arrays: Arrays, state: Ints, op: int, begin: int, stop: int) ->
     return True
 
 
-@njit(cache=True)
+@kernel()
 def may_move(arrays: Arrays, state: Ints, slot: int, position: int, reorder: bool) -> bool:
     """Whether the sequence is still legal with `slot` at `position`; `reorder`: first computations may change places."""
     op, start = state[OP, slot], state[POSITION, slot]
@@ -389,7 +389,7 @@ def may_move(arrays: Arrays, state: Ints, slot: int, position: int, reorder: boo
     return first_reader(arrays, state, op) > position and phases_allow(arrays, state, op, start + 1, position + 1)
 
 
-@njit(cache=True)
+@kernel()
 def first_reader(arrays: Arrays, state: Ints, op: int) -> int:
     """The first position that reads anything `op` makes; the end of the sequence if nothing does."""
     earliest = state[COUNT, LENGTH]
@@ -400,7 +400,7 @@ def first_reader(arrays: Arrays, state: Ints, op: int) -> int:
     return earliest
 
 
-@njit(cache=True)
+@kernel()
 def superfluous(arrays: Arrays, state: Ints, slot: int, reorder: bool) -> bool:
     """Nobody reads what `slot` computes, and it need not be there otherwise."""
     op, following = state[OP, slot], state[AFTER, slot]

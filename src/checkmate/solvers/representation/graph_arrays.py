@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from ...graph import Graph
+from .kernels import kernel
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -139,7 +139,7 @@ class Problem:
         return _useful_until(self.last_use, through & self.recomputable, *self.inputs, *self.outputs)
 
 
-@njit(cache=True)
+@kernel()
 def _useful_until(
     last_use: Ints, through: Bools, in_pointers: Ints, in_values: Ints, out_pointers: Ints, out_values: Ints
 ) -> Ints:
