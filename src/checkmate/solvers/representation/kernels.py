@@ -16,4 +16,5 @@ def kernel(*, nogil: bool = False, error_model: Literal["python", "numpy"] = "py
     Args:
         nogil: other Python threads go on meanwhile. error_model: "numpy" makes division by zero infinite instead of an error.
     """
-    return njit(cache=True, nogil=nogil, error_model=error_model)
+    compiled: Any = njit(cache=True, nogil=nogil, error_model=error_model)
+    return compiled
