@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 
 def test_no_framework_is_imported() -> None:
@@ -14,12 +13,11 @@ def test_no_framework_is_imported() -> None:
 
 
 def test_fast() -> None:
-    def seconds() -> float:
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "import checkmate"], check=True)
-        return time.perf_counter() - start
-
-    assert min(seconds() for _ in range(5)) < 0.5  # the least: the machine may be busy with other things
+    """What takes long to load is loaded by what needs it, and NumPy is all that `import checkmate` brings along."""
+    code = "import numpy, sys; before = set(sys.modules); import checkmate; print(*sorted(set(sys.modules) - before))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    packages = {name.split(".")[0] for name in result.stdout.split()}
+    assert packages <= {"checkmate", *sys.stdlib_module_names}
 
 
 def test_core_works_without_any_framework() -> None:

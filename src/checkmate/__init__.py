@@ -10,13 +10,13 @@ from .graph import Graph, Op, Value
 from .schedule import Compute, Free, Schedule, Trace, simulate
 from .solvers import MaxBatch, MinimumBudget, max_batch_size, methods, minimum_budget, solve
 from .units import format_bytes, parse_bytes
+from .version import __version__ as __version__
 
 if TYPE_CHECKING:
     from . import networks as networks
     from . import tf2 as tf2
     from . import torch as torch
 
-__version__ = "0.1.0"
 
 __all__ = [
     "BudgetError",

@@ -12,13 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import __version__
 from .errors import BudgetError, CheckmateError, GraphError, InfeasibleBudget, InvalidSchedule, UnknownMethod
 from .graph import Graph
 from .report.terminal import Live, print_json, print_schedule, print_table, with_bytes
 from .schedule import OPTIMAL_GAP, Schedule
 from .solvers import max_batch_size, methods, solve
 from .units import format_bytes, parse_bytes
+from .version import __version__
 
 DONE, FAILED, USAGE = 0, 1, 2
 

@@ -13,12 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from . import __version__
 from .costs import cache_directory, replace_file
 from .errors import InvalidSchedule
 from .graph import Graph
 from .schedule import Schedule
 from .solvers import solve
+from .version import __version__
 
 _WORTH_SECONDS = 0.5  # schedules found sooner than this are found again
 

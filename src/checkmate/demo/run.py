@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from .. import __version__
 from ..errors import CheckmateError, InfeasibleBudget, UnknownMethod
 from ..graph import Graph
 from ..report.plots import check_can_plot, plot_schedule, plot_timelines
@@ -27,6 +26,7 @@ from ..torch import compile as compile_under_budget
 from ..torch import measure, plans
 from ..torch.measure import Measurement
 from ..units import format_bytes
+from ..version import __version__
 from .models import Workload, workloads
 
 SEED = 0
