@@ -1,26 +1,20 @@
-"""The one place that talks to HiGHS: build a mixed-integer program from arrays, solve it, read solution and bound."""
+"""Mixed-integer programs as arrays, for any solver: built block by block, and what a solver answers."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import highspy
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
 from ..representation.graph_arrays import Bools, Floats, Ints
 
-# HiGHS keeps one scheduler per process: its size must be the same for every solve.
-THREADS = 1
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What HiGHS found.
+    """What a solver found.
 
     Attributes:
         x: values of the variables; None without a feasible solution.
@@ -37,8 +31,8 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrays:
-    """A program as arrays, for any solver: minimise cost . x, row_lower <= matrix x <= row_upper, lower <= x <= 1.
+class ProgramArrays:
+    """A program as arrays: minimise cost . x, row_lower <= matrix x <= row_upper, lower <= x <= 1.
 
     Attributes:
         cost, lower: per variable. integer: which variables are. matrix: (rows, variables), by columns.
@@ -51,6 +45,17 @@ class Arrays:
     matrix: Any  # scipy.sparse.csc_matrix
     row_lower: Floats
     row_upper: Floats
+
+    def dual_bound(self, dual: Floats) -> float:
+        """The bound on the objective that these row multipliers prove, whatever they are.
+
+        That of weak duality: the least of the Lagrangian over the box of the variables.
+        """
+        positive = np.where(np.isfinite(self.row_lower), np.maximum(dual, 0.0), 0.0)
+        negative = np.where(np.isfinite(self.row_upper), np.minimum(dual, 0.0), 0.0)
+        reduced = self.cost - self.matrix.T @ (positive + negative)
+        rows = positive @ np.where(positive > 0, self.row_lower, 0.0) + negative @ np.where(negative < 0, self.row_upper, 0.0)
+        return float(rows + np.minimum(reduced * self.lower, reduced).sum())
 
 
 class Program:
@@ -83,17 +88,17 @@ class Program:
         for columns, coefficient in terms:
             present = np.flatnonzero(columns >= 0)
             self._add(self.num_rows + present, columns[present], np.full(len(present), coefficient))
-        self._bounds(np.full(rows, lower), np.full(rows, highspy.kHighsInf))
+        self._bounds(np.full(rows, lower), np.full(rows, np.inf))
 
     def at_most(self, columns: Ints, coefficients: Floats, upper: float) -> None:
         """Add one row: coefficients . variables <= upper."""
         self._add(np.full(len(columns), self.num_rows), columns, coefficients)
-        self._bounds(np.array([-highspy.kHighsInf]), np.array([upper]))
+        self._bounds(np.array([-np.inf]), np.array([upper]))
 
     def at_most_rows(self, rows: Ints, columns: Ints, coefficients: Floats, upper: Floats) -> None:
         """Add len(upper) rows: coefficients . variables <= upper. The first three are triplets, rows counted from 0."""
         self._add(self.num_rows + rows, columns, coefficients)
-        self._bounds(np.full(len(upper), -highspy.kHighsInf), upper)
+        self._bounds(np.full(len(upper), -np.inf), upper)
 
     def _add(self, rows: Ints, columns: Ints, coefficients: Floats) -> None:
         self._rows.append(rows)
@@ -105,14 +110,14 @@ class Program:
         self._upper.append(upper)
         self.num_rows += len(lower)
 
-    def arrays(self) -> Arrays:
+    def arrays(self) -> ProgramArrays:
         """Everything that was added."""
 
         def join(parts: list[npt.NDArray[Any]], kind: type) -> npt.NDArray[Any]:
             return np.concatenate(parts).astype(kind, copy=False) if parts else np.zeros(0, kind)
 
         triplets = (join(self._coefficients, np.float64), (join(self._rows, np.int32), join(self._columns, np.int32)))
-        return Arrays(
+        return ProgramArrays(
             join(self._cost, np.float64),
             join(self._least, np.float64),
             join(self._integer, np.bool_),
@@ -120,140 +125,3 @@ class Program:
             join(self._lower, np.float64),
             join(self._upper, np.float64),
         )
-
-    def relax(self, time_limit: float, stop: Callable[[], bool] = lambda: False) -> Answer:
-        """The linear relaxation, by an interior point method without crossover: fast, and ties are shared evenly.
-
-        The bound is that of weak duality, computed here from the row duals, whatever state the solver stopped in.
-        """
-        arrays = self.arrays()
-        lp = _lp(arrays)
-        lp.integrality_ = []
-        highs = _solver(lp, {"time_limit": max(0.01, time_limit), "solver": "ipm", "run_crossover": "off"})
-
-        def on_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
-            if stop():
-                event.interrupt()
-
-        highs.cbSimplexInterrupt += on_interrupt
-        highs.cbIpmInterrupt += on_interrupt
-        highs.run()
-        if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
-            return Answer(None, np.inf, np.inf, True, False)
-        solution = highs.getSolution()
-        bound = _dual_bound(arrays, np.array(solution.row_dual)) if solution.dual_valid else -np.inf
-        if not solution.value_valid:
-            return Answer(None, np.inf, bound, False, False)
-        x = np.clip(np.array(solution.col_value), arrays.lower, 1.0)
-        optimal = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
-        return Answer(x, float(arrays.cost @ x), bound, False, optimal)
-
-    def solve(
-        self,
-        time_limit: float,
-        absolute_gap: float,
-        seed: int,
-        stop: Callable[[float], bool],
-        start: tuple[Ints, Floats] | None = None,
-        tolerance: float | None = None,
-    ) -> Answer:
-        """Minimise: see `minimise`."""
-        deadline = time.perf_counter() + time_limit
-        arrays = self.arrays()
-        return minimise(arrays, deadline - time.perf_counter(), absolute_gap, seed, stop, start, tolerance)
-
-
-def minimise(
-    arrays: Arrays,
-    time_limit: float,
-    absolute_gap: float,
-    seed: int,
-    stop: Callable[[float], bool],
-    start: tuple[Ints, Floats] | None = None,
-    tolerance: float | None = None,
-    found: Callable[[Floats], None] | None = None,
-) -> Answer:
-    """Solve a program.
-
-    Args:
-        time_limit: seconds. absolute_gap: stop when objective - bound is at most this.
-        stop: called now and then with the current bound; True ends the search.
-        start: (variables, values) of a solution to begin with; the rest is completed by HiGHS.
-        tolerance: how far rows and integers may be off; HiGHS's own choice (1e-6) if None.
-        found: called with every better solution (if some variables are integer).
-    """
-    deadline = time.perf_counter() + time_limit
-    lp = _lp(arrays)  # takes seconds for the largest programs
-    options = {
-        "time_limit": max(0.01, deadline - time.perf_counter()),
-        "mip_abs_gap": absolute_gap,
-        "mip_rel_gap": 0.0,
-        "random_seed": seed,
-    }
-    if tolerance is not None:
-        options |= {"primal_feasibility_tolerance": tolerance, "mip_feasibility_tolerance": tolerance}
-    highs = _solver(lp, options)
-    if start is not None:
-        highs.setSolution(len(start[0]), start[0].astype(np.int32), start[1])
-
-    def on_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
-        if stop(event.data_out.mip_dual_bound):
-            event.interrupt()
-
-    def on_lp_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
-        if stop(-np.inf):
-            event.interrupt()
-
-    if arrays.integer.any():
-        highs.cbMipInterrupt += on_interrupt
-        if found is not None:
-            highs.cbMipImprovingSolution += lambda event: found(np.array(event.data_out.mip_solution))
-    else:
-        highs.cbSimplexInterrupt += on_lp_interrupt
-        highs.cbIpmInterrupt += on_lp_interrupt
-    highs.run()
-    status, info = highs.getModelStatus(), highs.getInfo()
-    if status == highspy.HighsModelStatus.kInfeasible:
-        return Answer(None, np.inf, np.inf, True, False)
-    feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    x = np.array(highs.getSolution().col_value) if feasible else None
-    objective = info.objective_function_value if feasible else np.inf
-    optimal = status == highspy.HighsModelStatus.kOptimal
-    if arrays.integer.any():
-        bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else -np.inf
-    else:
-        bound = objective if optimal else -np.inf
-    return Answer(x, objective, bound, False, optimal)
-
-
-def _solver(lp: highspy.HighsLp, options: dict[str, Any]) -> highspy.Highs:
-    """HiGHS, silent, with the program and these options."""
-    highs = highspy.Highs()
-    for name, value in {"output_flag": False, "threads": THREADS, **options}.items():
-        highs.setOptionValue(name, value)
-    highs.passModel(lp)
-    return highs
-
-
-def _lp(arrays: Arrays) -> highspy.HighsLp:
-    lp = highspy.HighsLp()
-    lp.num_row_, lp.num_col_ = arrays.matrix.shape
-    lp.col_cost_ = arrays.cost
-    lp.col_lower_, lp.col_upper_ = arrays.lower, np.ones(len(arrays.cost))
-    lp.row_lower_, lp.row_upper_ = arrays.row_lower, arrays.row_upper
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_, lp.a_matrix_.index_ = arrays.matrix.indptr, arrays.matrix.indices
-    lp.a_matrix_.value_ = arrays.matrix.data
-    if arrays.integer.any():
-        kinds = {True: highspy.HighsVarType.kInteger, False: highspy.HighsVarType.kContinuous}
-        lp.integrality_ = [kinds[x] for x in arrays.integer.tolist()]
-    return lp
-
-
-def _dual_bound(arrays: Arrays, dual: Floats) -> float:
-    """The bound on the objective that these row multipliers prove: the least of the Lagrangian over the box of the variables."""
-    positive = np.where(np.isfinite(arrays.row_lower), np.maximum(dual, 0.0), 0.0)
-    negative = np.where(np.isfinite(arrays.row_upper), np.minimum(dual, 0.0), 0.0)
-    reduced = arrays.cost - arrays.matrix.T @ (positive + negative)
-    rows = positive @ np.where(positive > 0, arrays.row_lower, 0.0) + negative @ np.where(negative < 0, arrays.row_upper, 0.0)
-    return float(rows + np.minimum(reduced * arrays.lower, reduced).sum())
