@@ -32,7 +32,7 @@ from checkmate.solvers.heuristics import hill_climbing as climb
 from checkmate.solvers.heuristics import large_neighbourhood as parts
 from checkmate.solvers.heuristics import nested_checkpointing as nested
 from checkmate.solvers.interface import running_search as search
-from checkmate.solvers.mixed_integer import highs
+from checkmate.solvers.mixed_integer import highs, program
 from checkmate.solvers.representation import decoding as decode
 from checkmate.solvers.representation import graph_arrays as problem
 
@@ -42,7 +42,7 @@ PHASES: dict[str, list[tuple[Any, str]]] = {
     "build relaxation": [
         (snapshot.SnapshotRelaxation, "__init__"),
         (snapshot.SnapshotRelaxation, "_build"),
-        (highs.Program, "arrays"),
+        (program.Program, "arrays"),
         (highs, "_lp"),
     ],
     "HiGHS": [(highspy.Highs, "run")],

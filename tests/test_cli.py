@@ -190,8 +190,9 @@ def test_compare_says_what_is_missing(
     graph_file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "cbcbox", None)
     assert cli.main(["compare", graph_file, "--budget", "60%", "--methods", "milp-cbc", "keep-all"]) == 1
-    assert "needs the program cbc" in capsys.readouterr().out
+    assert "needs the solver CBC" in capsys.readouterr().out
 
 
 def test_sweep(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

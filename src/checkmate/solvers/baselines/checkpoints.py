@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from ...graph import Graph
 from ..representation.retention import Retention
@@ -52,23 +53,19 @@ class Forward:
     def articulation_points(self) -> list[int]:
         """Ops whose removal cuts the forward graph (edges without direction, input before op 0, output after the last).
 
-        Ops that no edge touches are left out. Computed by Tarjan's low-link rule, without recursion.
+        Ops that no edge touches are left out.
         """
-        n = self.num_ops
-        if n == 0:
+        import networkx  # slow to import, and most methods do without
+
+        if not self.num_ops:
             return []
-        neighbours: list[list[int]] = [[] for _ in range(n + 2)]
-        for user in range(n):
-            for value in self.graph.ops[user].inputs:
-                neighbours[user].append(self.graph.producer[value])
-                neighbours[self.graph.producer[value]].append(user)
-        touched = [bool(row) for row in neighbours]
-        last = max((op for op in range(n) if touched[op]), default=0)
-        for outside, op in ((n, 0), (n + 1, last)):
-            neighbours[outside].append(op)
-            neighbours[op].append(outside)
-        found = _articulation_points(neighbours)
-        return [op for op in range(n) if touched[op] and op in found] or [last]
+        graph: networkx.Graph[Any] = networkx.Graph()
+        for user in range(self.num_ops):
+            graph.add_edges_from((self.graph.producer[value], user) for value in self.graph.ops[user].inputs)
+        touched: set[int] = set(graph)
+        last = max(touched, default=0)
+        graph.add_edges_from([("input", 0), (last, "output")])
+        return sorted(touched & set(networkx.articulation_points(graph))) or [last]
 
     def checkpointed(self, checkpoints: Iterable[int]) -> Retention:
         """What is retained with these ops (ascending) as checkpoints."""
@@ -110,36 +107,3 @@ class Forward:
             result.append((min(uses), max(*uses, limit - 1)))
             limit = min(limit, min(uses))
         return result
-
-
-def _articulation_points(neighbours: list[list[int]]) -> set[int]:
-    """Of an undirected graph, every component of it."""
-    count = len(neighbours)
-    depth, low = [-1] * count, [0] * count
-    found: set[int] = set()
-    for root in range(count):
-        if depth[root] >= 0:
-            continue
-        depth[root] = 0
-        children = 0
-        stack = [(root, -1, iter(neighbours[root]))]
-        while stack:
-            node, parent, rest = stack[-1]
-            for other in rest:
-                if depth[other] < 0:
-                    depth[other] = low[other] = depth[node] + 1
-                    stack.append((other, node, iter(neighbours[other])))
-                    break
-                if other != parent:
-                    low[node] = min(low[node], depth[other])
-            else:
-                stack.pop()
-                if parent >= 0:
-                    low[parent] = min(low[parent], low[node])
-                    if parent == root:
-                        children += 1
-                    elif low[node] >= depth[parent]:
-                        found.add(parent)
-        if children > 1:
-            found.add(root)
-    return found

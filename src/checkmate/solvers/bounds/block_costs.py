@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from ..mixed_integer.highs import Program
+from ..mixed_integer.dispatch import minimise
+from ..mixed_integer.program import Program
 from ..representation.graph_arrays import Bools, Floats, Ints
 
 #: For the program of one block, which never needs it.
@@ -169,5 +170,5 @@ def _recompute(program: Program, block: Block, needed: Bools, retain: Ints, agai
 
 
 def _solve(program: Program, scale: float) -> float:
-    answer = program.solve(_SECONDS, absolute_gap=1e-6, seed=0, stop=lambda bound: False)
+    answer = minimise(program, _SECONDS, absolute_gap=1e-6, seed=0, stop=lambda bound: False)
     return np.inf if answer.infeasible else max(0.0, answer.bound - _SAFETY) / scale

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..mixed_integer.highs import Answer, Program
+from ..mixed_integer import dispatch
+from ..mixed_integer.program import Answer, Program
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
 
 #: Objective units for the cost of computing everything once; keeps the numbers in HiGHS's comfortable range.
@@ -119,7 +120,8 @@ class SnapshotRelaxation:
             chosen = [kept[index >= 0] for kept, index in zip(start, retain, strict=True)]
             hint = (np.concatenate(columns), np.concatenate(chosen).astype(np.float64))
         ideal = self.problem.graph.ideal_cost
-        answer = program.solve(
+        answer = dispatch.minimise(
+            program,
             time_limit,
             absolute_gap=gap * ideal * self._scale,
             seed=seed,
@@ -133,7 +135,7 @@ class SnapshotRelaxation:
     ) -> Fractional:
         """The linear relaxation: the bound of graphs so large that a decision more or less does not matter."""
         program, _, recompute = self._build(budget, snapshots, True, ())
-        answer = program.relax(time_limit, stop)
+        answer = dispatch.relax(program, time_limit, stop)
         if answer.infeasible:
             return Fractional(np.inf, None)
         if answer.x is None:

@@ -1,1 +1,1 @@
-"""Mixed-integer programs and the solvers that can solve them: HiGHS, CBC, Gurobi."""
+"""Mixed-integer programs and what solves them: HiGHS (here or in a process of its own), CBC, Gurobi."""

@@ -9,11 +9,11 @@ import numpy as np
 
 from ...errors import CheckmateError
 from ..interface.running_search import Search
-from .highs import THREADS, Answer, Program
+from .program import Answer, Program
 
 
 def solve_with_gurobi(program: Program, seconds: float, gap: float, search: Search) -> Answer:
-    """Minimise. Takes what `Program.solve` takes.
+    """Minimise. Takes what `solve_with_highs` takes.
 
     Raises:
         CheckmateError: gurobipy is not installed, or Gurobi refuses (no licence, or one for smaller programs).
@@ -39,7 +39,7 @@ def solve_with_gurobi(program: Program, seconds: float, gap: float, search: Sear
                 "MIPGap": 0.0,
                 "MIPGapAbs": gap,
                 "Seed": search.seed,
-                "Threads": THREADS,
+                "Threads": 1,
                 "FeasibilityTol": 1e-9,
                 "IntFeasTol": 1e-9,
             }

@@ -1,130 +1,201 @@
-"""HiGHS in a process of its own, which is stopped when its time is over.
+"""HiGHS in a process of its own, for programs that this process cannot, or should not, solve itself.
 
 HiGHS does not look at its clock while it presolves, nor while the simplex method starts up, which takes many seconds on
-programs with hundreds of thousands of variables. Small programs are solved here: starting a process takes longer than they do.
-
-Run as `python -m checkmate.solvers.mixed_integer.highs_process FOLDER SECONDS GAP SEED TOLERANCE`: reads the program from FOLDER, and writes the answer
-there.
+programs with hundreds of thousands of variables: a process can be killed when its time is over. And some packages bring a HiGHS
+of their own, with which ours cannot be loaded. A process that has answered waits for the next program for some seconds.
 """
 
 from __future__ import annotations
 
-import math
+import atexit
 import os
 import subprocess
-import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import IO
+from multiprocessing import Pipe
+from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from ...errors import CheckmateError
-from ..interface.running_search import Search
 from ..representation.graph_arrays import Floats
-from .highs import Answer, Arrays, Program, minimise
+from . import interpreter
+from .program import Answer, ProgramArrays
 
-#: Variables of a program that is small, solved within a blink or under HiGHS's own clock.
-_SMALL = 15_000
-#: Seconds that it may take beyond its time to write down what it has.
+#: Seconds that it may take beyond its time, or after it was asked to stop, to say what it has.
 _GRACE = 0.5
-_PROGRAM, _BEST, _ANSWER = "program.npz", "best.npy", "answer.npz"
+#: Seconds between two looks at the clock.
+_TICK = 0.02
+_START = "import sys; sys.path[:] = sys.argv[1:]; from checkmate.solvers.mixed_integer.highs_worker import serve; serve()"
 
 
-def solve_apart(program: Program, seconds: float, gap: float, search: Search, tolerance: float | None = None) -> Answer:
-    """Minimise. Takes what `Program.solve` takes, stops on Ctrl-C, and is back in time.
+class Worker:
+    """One process, which solves one program at a time.
+
+    Attributes:
+        requests: programs that it was asked for.
+    """
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self._ready = False
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        theirs_in, self._ours_out = Pipe(duplex=False)
+        self._ours_in, theirs_out = Pipe(duplex=False)
+        with theirs_in, theirs_out:
+            # A session of its own: Ctrl-C in the terminal comes through the search that asks.
+            self._process = subprocess.Popen(
+                [*interpreter.command("-c", _START), *interpreter.search_path()],
+                env=interpreter.environment(),
+                stdin=theirs_in.fileno(),
+                stdout=theirs_out.fileno(),
+                stderr=self._errors,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def ask(self, name: str, arguments: dict[str, Any], deadline: float, stop: Callable[[float], bool]) -> tuple[Answer, bool]:
+        """The answer to a request, and whether the process is still of use: False if its time had to be cut.
+
+        Raises:
+            EOFError, OSError: the process is gone.
+            CheckmateError: it could not solve the program.
+        """
+        self.requests += 1
+        bound, best, stopping, sent, end = -np.inf, None, False, False, deadline + _GRACE
+        while True:
+            if self._ready and not sent:
+                left = max(0.0, deadline - time.perf_counter())
+                self._ours_out.send((self.requests, name, arguments | {"time_limit": left}))
+                sent = True
+            if self._ours_in.poll(_TICK):
+                kind, content = self._ours_in.recv()
+                if kind == "answer":
+                    return content, True
+                if kind == "failed":
+                    raise CheckmateError(f"HiGHS failed: {content}")
+                if kind == "ready":
+                    self._ready = True
+                elif kind == "bound":
+                    bound = max(bound, content)
+                else:
+                    best = content
+            now = time.perf_counter()
+            if not stopping and stop(bound):
+                stopping, end = True, min(end, now + _GRACE if sent else now)
+                if sent:
+                    self._ours_out.send(self.requests)
+            if now > end:
+                return _unfinished(arguments["arrays"], best, bound), False
+
+    def close(self) -> str:
+        """End the process; returns what it said last."""
+        self._process.kill()
+        self._process.wait()
+        self._ours_in.close()
+        self._ours_out.close()
+        with self._errors:
+            self._errors.seek(0)
+            lines = self._errors.read().decode(errors="replace").split("\n")
+        said = [line for line in lines if line.strip()]
+        return f"exit code {self._process.returncode}: {said[-1] if said else 'no output'}"
+
+    def forget(self) -> None:
+        """Close this copy's ends of the pipes, so that the worker sees the original go."""
+        self._process.returncode = 0
+        self._ours_in.close()
+        self._ours_out.close()
+        self._errors.close()
+
+
+def _unfinished(arrays: ProgramArrays, x: Floats | None, bound: float) -> Answer:
+    return Answer(x, np.inf if x is None else float(arrays.cost @ x), bound, False, False)
+
+
+class _Workers:
+    """Those that run, and those of them that wait for work."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: set[Worker] = set()
+        self._idle: list[Worker] = []
+
+    def running(self) -> set[Worker]:
+        """All of them."""
+        with self._lock:
+            return set(self._all)
+
+    def take(self) -> Worker:
+        """One that waits, or else a new one."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        worker = Worker()
+        with self._lock:
+            self._all.add(worker)
+        return worker
+
+    def give_back(self, worker: Worker) -> None:
+        """It waits for the next program."""
+        with self._lock:
+            self._idle.append(worker)
+
+    def close(self, worker: Worker) -> str:
+        """End it; returns what it said last."""
+        with self._lock:
+            self._all.discard(worker)
+        return worker.close()
+
+    def close_idle(self) -> None:
+        """End those that wait for work."""
+        while self._idle:
+            self.close(self.take())
+
+    def after_fork(self) -> None:
+        """In a copy of this process: the workers are the original's."""
+        for worker in self._all:
+            worker.forget()
+        self._lock, self._all, self._idle = threading.Lock(), set(), []
+
+
+workers = _Workers()
+atexit.register(workers.close_idle)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=workers.after_fork)
+
+
+def ask(name: str, arguments: dict[str, Any], deadline: float, stop: Callable[[float], bool]) -> Answer:
+    """Have another process solve a program.
+
+    Args:
+        name: the function of `highs`. arguments: of it, without time limit, `stop` and `found`.
+        deadline: on the clock `time.perf_counter`. Past it, what was found until then is the answer.
+        stop: called now and then with the bound proven so far; True ends the search.
 
     Raises:
         CheckmateError: the process failed, as for want of memory.
     """
-    if program.num_variables <= _SMALL:
-        return program.solve(seconds, gap, search.seed, lambda _: search.interrupted, tolerance=tolerance)
-    deadline = time.perf_counter() + seconds
-    with tempfile.TemporaryDirectory(prefix="checkmate-highs-") as name:
-        folder = Path(name)
-        _write(program.arrays(), folder / _PROGRAM)
-        left = deadline - time.perf_counter()
-        if left <= 0:
-            return Answer(None, np.inf, -np.inf, False, False)
-        settings = [str(left), str(gap), str(search.seed), str(math.nan if tolerance is None else tolerance)]
-        # A session of its own: Ctrl-C in the terminal comes through `search`.
-        process = subprocess.Popen(
-            [sys.executable, "-m", __name__, name, *settings],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.curdir for path in sys.path)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+    while True:
+        worker = workers.take()
+        first = worker.requests == 0
         try:
-            while process.poll() is None and time.perf_counter() < deadline + _GRACE and not search.interrupted:
-                time.sleep(0.01)
-            stopped = process.poll() is None
-        finally:
-            process.kill()
-            errors = process.communicate()[1].decode(errors="replace").strip()
-        if (folder / _ANSWER).exists():
-            return _read(folder / _ANSWER)
-        if not stopped:
-            raise CheckmateError(f"HiGHS failed with exit code {process.returncode}: {errors.splitlines()[-1:] or 'no output'}")
-        if (folder / _BEST).exists():
-            x = np.load(folder / _BEST)
-            return Answer(x, float(program.arrays().cost @ x), -np.inf, False, False)
-        return Answer(None, np.inf, -np.inf, False, False)
-
-
-def _write(arrays: Arrays, path: Path) -> None:
-    matrix = arrays.matrix
-    with path.open("wb") as file:
-        np.savez(
-            file,
-            shape=np.array(matrix.shape),
-            pointers=matrix.indptr,
-            indices=matrix.indices,
-            coefficients=matrix.data,
-            **{name: getattr(arrays, name) for name in ("cost", "lower", "integer", "row_lower", "row_upper")},
-        )
-
-
-def _read(path: Path) -> Answer:
-    with np.load(path) as data:
-        x: Floats = data["x"]
-        objective, bound = data["numbers"].tolist()
-        infeasible, optimal = data["flags"].tolist()
-    return Answer(x if len(x) else None, objective, bound, infeasible, optimal)
-
-
-def _main(folder: Path, seconds: float, gap: float, seed: int, tolerance: float) -> None:
-    """What the process does."""
-    began = time.perf_counter()
-    with np.load(folder / _PROGRAM) as data:
-        parts = (data["coefficients"], data["indices"], data["pointers"])
-        matrix = scipy.sparse.csc_matrix(parts, shape=tuple(data["shape"]))
-        arrays = Arrays(data["cost"], data["lower"], data["integer"], matrix, data["row_lower"], data["row_upper"])
-
-    def put(name: str, write: Callable[[IO[bytes]], None]) -> None:
-        """A file is there as a whole or not at all: the process may be stopped at any time."""
-        part = folder / f"{name}.part"
-        with part.open("wb") as file:
-            write(file)
-        part.replace(folder / name)
-
-    answer = minimise(
-        arrays,
-        seconds - (time.perf_counter() - began),
-        gap,
-        seed,
-        stop=lambda _: False,
-        tolerance=None if math.isnan(tolerance) else tolerance,
-        found=lambda x: put(_BEST, lambda file: np.save(file, x)),
-    )
-    x = np.zeros(0) if answer.x is None else answer.x
-    numbers, flags = np.array([answer.objective, answer.bound]), np.array([answer.infeasible, answer.optimal])
-    put(_ANSWER, lambda file: np.savez(file, x=x, numbers=numbers, flags=flags))
-
-
-if __name__ == "__main__":
-    _main(Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))
+            answer, usable = worker.ask(name, arguments, deadline, stop)
+        except (EOFError, OSError):
+            end = workers.close(worker)
+            if first:
+                raise CheckmateError(f"HiGHS failed with {end}") from None
+            continue  # it had nothing to do for too long, and ended when it was asked: ask another one
+        except BaseException:
+            workers.close(worker)
+            raise
+        if usable:
+            workers.give_back(worker)
+        else:
+            workers.close(worker)
+        return answer

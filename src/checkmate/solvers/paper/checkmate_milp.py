@@ -31,8 +31,8 @@ import numpy as np
 from ...errors import CheckmateError
 from ...schedule import OPTIMAL_GAP
 from ..interface.running_search import Search
-from ..mixed_integer.highs import Answer, Program
-from ..mixed_integer.highs_process import solve_apart
+from ..mixed_integer.dispatch import solve_with_highs
+from ..mixed_integer.program import Answer, Program
 from ..representation.decoding import evaluate
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
 
@@ -67,7 +67,7 @@ def milp_gurobi(search: Search) -> None:
 
 
 def _highs(program: Program, seconds: float, gap: float, search: Search) -> Answer:
-    return solve_apart(program, seconds, gap, search, _TOLERANCE)
+    return solve_with_highs(program, seconds, gap, search, _TOLERANCE)
 
 
 def _solve(search: Search, backend: Backend) -> None:
@@ -94,7 +94,7 @@ def _solve(search: Search, backend: Backend) -> None:
 
 
 @dataclass(frozen=True)
-class _Arrays:
+class _GraphWithSink:
     """The graph with an op at the end that reads the kept values, if there are any."""
 
     cost: Floats
@@ -104,12 +104,12 @@ class _Arrays:
     readers: Ints
 
 
-def _with_sink(problem: Problem) -> _Arrays:
+def _with_sink(problem: Problem) -> _GraphWithSink:
     values, readers = problem.edges
     kept = np.flatnonzero(problem.keep)
     if not len(kept):
-        return _Arrays(problem.cost, problem.workspace, problem.recomputable, values, readers)
-    return _Arrays(
+        return _GraphWithSink(problem.cost, problem.workspace, problem.recomputable, values, readers)
+    return _GraphWithSink(
         np.append(problem.cost, 0.0),
         np.append(problem.workspace, 0.0),
         np.append(problem.recomputable, True),
@@ -143,8 +143,8 @@ class Formulation:
                 f"the integer program of the paper has about {graph.num_ops}^2 variables for {graph.num_ops} ops, too many beyond "
                 f"{_MOST_OPS} ops: use method 'auto'"
             )
-        self.problem, self._arrays = problem, _with_sink(problem)
-        arrays = self._arrays
+        self.problem, self._graph = problem, _with_sink(problem)
+        arrays = self._graph
         n = len(arrays.cost)
         self._unit = float(max(budget, 1))
         self.scale = _SCALE / graph.ideal_cost if graph.ideal_cost else 1.0
@@ -192,7 +192,7 @@ class Formulation:
     def _dependencies(self) -> None:
         """Rows (1b) and (1c)."""
         producer = self.problem.producer
-        values, readers = self._arrays.values, self._arrays.readers
+        values, readers = self._graph.values, self._graph.readers
         stage, edge = np.nonzero(self.compute[:, readers] >= 0)
         v, o = values[edge], readers[edge]
         self.program.at_least(
@@ -217,8 +217,8 @@ class Formulation:
         problem, program = self.problem, self.program
         m = len(problem.size)
         # Every (op, value) such that the op reads or makes the value.
-        touching_ops = np.concatenate([self._arrays.readers, problem.producer])
-        touched = np.concatenate([self._arrays.values, np.arange(m)])
+        touching_ops = np.concatenate([self._graph.readers, problem.producer])
+        touched = np.concatenate([self._graph.values, np.arange(m)])
         counted = problem.size[touched] > 0
         touching_ops, touched = touching_ops[counted], touched[counted]
         by_value = np.lexsort((touching_ops, touched))
@@ -227,8 +227,8 @@ class Formulation:
         op, value = touching_ops[pair], touched[pair]
         # The op that ends the stage runs for certain: if it reads the value, no op before can free it.
         reads_frontier = np.zeros((len(self.retain), m), np.bool_)
-        late = self._arrays.readers >= self.begin
-        reads_frontier[self._arrays.readers[late] - self.begin, self._arrays.values[late]] = True
+        late = self._graph.readers >= self.begin
+        reads_frontier[self._graph.readers[late] - self.begin, self._graph.values[late]] = True
         possible = (op == row + self.begin) | ~reads_frontier[row, value]
         row, pair, op, value = row[possible], pair[possible], op[possible], value[possible]
         free = program.variables(np.zeros(len(op)), integer=False)
@@ -251,7 +251,7 @@ class Formulation:
         """Variables U, in units of the budget, and their rows (2), (3) and (8)."""
         problem, program = self.problem, self.program
         size = problem.size / self._unit
-        made = np.zeros(len(self._arrays.cost))
+        made = np.zeros(len(self._graph.cost))
         np.add.at(made, problem.producer, size)
         stage, ops = np.nonzero(self.compute >= 0)
         live = np.full(self.compute.shape, -1)
@@ -280,10 +280,10 @@ class Formulation:
             ),
             np.zeros(len(ops)),
         )
-        works = np.flatnonzero(self._arrays.workspace[ops] > 0)
+        works = np.flatnonzero(self._graph.workspace[ops] > 0)
         program.at_most_rows(
             np.tile(np.arange(len(works)), 2),
             np.concatenate([live[stage[works], ops[works]], self.compute[stage[works], ops[works]]]),
-            np.concatenate([np.ones(len(works)), self._arrays.workspace[ops[works]] / self._unit]),
+            np.concatenate([np.ones(len(works)), self._graph.workspace[ops[works]] / self._unit]),
             np.ones(len(works)),
         )

@@ -1,8 +1,9 @@
 """Two-phase rounding of the linear relaxation of Checkmate's program (Jain et al., MLSys 2020, Section 5).
 
-Phase one rounds S, which says what is retained into each stage; phase two computes the cheapest R for it exactly. The
-relaxation is solved for less than the budget, (1 - epsilon) times it, so that what rounding up adds is likely to fit; every
-rounded schedule is simulated, and offered only if it does fit. A heuristic: it proves no bound (see `milp`).
+Phase one, here, rounds S, which says what is retained into each stage; phase two computes the cheapest R for it exactly
+(`representation.retention`, which the baselines use as well). The relaxation is solved for less than the budget, (1 - epsilon)
+times it, so that what rounding up adds is likely to fit; every rounded schedule is simulated, and offered only if it does fit.
+A heuristic: it proves no bound (see `milp`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from ..interface.running_search import Search
-from ..mixed_integer.highs_process import solve_apart
+from ..mixed_integer.dispatch import solve_with_highs
 from ..representation.decoding import evaluate
 from ..representation.graph_arrays import Bools, Floats, Problem
 from ..representation.retention import Retention
@@ -51,7 +52,7 @@ def _round(search: Search, roundings: Callable[[Floats], Iterable[Bools]]) -> No
         tried.add(budget)
         formulation = Formulation(problem, budget, integral=False)
         search.report(f"solving a linear program: {formulation.program.num_variables} variables, epsilon {epsilon}")
-        answer = solve_apart(formulation.program, search.time_left(), 0.0, search)
+        answer = solve_with_highs(formulation.program, search.time_left(), 0.0, search)
         if answer.x is not None and answer.optimal:
             retained = np.clip(formulation.retained(answer.x), 0.0, 1.0)
             for rounded in roundings(retained):

@@ -1,0 +1,46 @@
+"""A process that runs one command in a folder, and ends it and removes the folder when whoever asked for it is gone.
+
+    python guard.py FOLDER EXIT_CODE_FILE COMMAND [ARGUMENT ...]
+
+The command starts with the first byte of standard input; any further byte interrupts it (SIGINT). When standard input ends, be it
+because the asking process was killed, the command is killed and the folder goes. The exit code is written to the file (a name
+in the folder). Run as a script, by itself: it imports nothing of this package, so as to start fast.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+#: What the command prints, in the folder.
+LOG = "log.txt"
+
+
+def main(folder: Path, code: str, command: list[str]) -> None:
+    """See the module's description."""
+    try:
+        if os.read(0, 1):
+            with (folder / LOG).open("wb") as log:
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            threading.Thread(target=_report, args=(process, folder, code), daemon=True).start()
+            while os.read(0, 1):
+                process.send_signal(signal.SIGINT)
+            process.kill()
+            process.wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _report(process: subprocess.Popen[bytes], folder: Path, code: str) -> None:
+    part = folder / f"{code}.part"
+    part.write_text(str(process.wait()), encoding="ascii")
+    part.replace(folder / code)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

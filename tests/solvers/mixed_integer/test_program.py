@@ -1,0 +1,37 @@
+"""Programs as arrays, and bounds from multipliers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkmate.solvers.mixed_integer import dispatch
+from checkmate.solvers.mixed_integer.program import Program
+
+
+def random_program(seed: int, integer: bool = False, variables: int = 12, rows: int = 8) -> Program:
+    """Feasible at 1: covering rows, and packing rows that all ones just meet. Some variables have a least value."""
+    rng = np.random.default_rng(seed)
+    program = Program()
+    x = program.variables(rng.normal(size=variables), integer)
+    y = program.variables(rng.random(3), False, least=np.array([0.0, 0.25, 1.0]))
+    for _ in range(rows):
+        chosen = rng.choice(x, 4, replace=False)
+        weights = rng.random(4) / 3
+        program.at_most(np.append(chosen, y[1]), np.append(weights, 0.1), float(weights.sum() + 0.1))
+    program.at_least(0.3, [(x[:5], 1.0), (x[5:10], rng.random())])
+    program.at_most_rows(np.array([0, 1, 1]), np.array([x[0], x[1], y[0]]), np.array([1.0, 2.0, 1.0]), np.array([1.0, 3.0]))
+    return program
+
+
+def test_any_multipliers_prove_a_bound() -> None:
+    """None above the optimum; that of the solver's own multipliers at it."""
+    for seed in range(20):
+        program = random_program(seed)
+        arrays = program.arrays()
+        answer = dispatch.minimise(program, 10.0, 0.0, 0, lambda bound: False)
+        assert answer.optimal
+        rng = np.random.default_rng(seed)
+        for scale in (0.0, 0.1, 1.0, 10.0):
+            assert arrays.dual_bound(scale * rng.normal(size=program.num_rows)) <= answer.objective + 1e-6
+        relaxed = dispatch.relax(program, 10.0)
+        assert answer.objective - 1e-4 < relaxed.bound <= answer.objective + 1e-6 and relaxed.x is not None
