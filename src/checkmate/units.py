@@ -37,20 +37,20 @@ def parse_bytes(amount: Budget, *, percent_of: SupportsInt | None = None) -> int
     if isinstance(amount, str):
         match = _NUMBER.fullmatch(amount)
         if match is None:
-            raise BudgetError(f"cannot read {_shown(amount)} as an amount of memory: {_EXAMPLES}")
+            raise BudgetError(f"cannot read {shown(amount)} as an amount of memory: {_EXAMPLES}")
         # Whole numbers stay exact, so that a percentage of a large amount does.
         number = int(match[1]) if match[1].isdigit() and len(match[1]) < 40 else float(match[1])
         unit = match[2].upper()
         if unit == "%":
             if percent_of is None:
-                raise BudgetError(f"{_shown(amount)} is a percentage, but there is nothing here for it to refer to: {_EXAMPLES}")
+                raise BudgetError(f"{shown(amount)} is a percentage, but there is nothing here for it to refer to: {_EXAMPLES}")
             share = number * int(percent_of)
             size = share // 100 if isinstance(share, int) else share / 100
         elif unit in _UNITS:
             size = number * _UNITS[unit]
         else:
             raise BudgetError(
-                f"unknown unit {_shown(match[2])} in {_shown(amount)}: use B, KB, MB, GB, TB, KiB, MiB, GiB, TiB or %"
+                f"unknown unit {shown(match[2])} in {shown(amount)}: use B, KB, MB, GB, TB, KiB, MiB, GiB, TiB or %"
             )
     else:
         try:
@@ -58,15 +58,15 @@ def parse_bytes(amount: Budget, *, percent_of: SupportsInt | None = None) -> int
         except (TypeError, ValueError):
             size = math.nan
         if isinstance(amount, bool) or size != size:  # only NaN differs from itself
-            raise BudgetError(f"cannot read {_shown(amount)} as an amount of memory: {_EXAMPLES}")
+            raise BudgetError(f"cannot read {shown(amount)} as an amount of memory: {_EXAMPLES}")
     if size == math.inf or size < 1:
-        raise BudgetError(f"an amount of memory must be at least one byte and finite, not {_shown(amount)}")
+        raise BudgetError(f"an amount of memory must be at least one byte and finite, not {shown(amount)}")
     if size >= BYTES_LIMIT:
-        raise BudgetError(f"an amount of memory must be less than 2**53 bytes (8 PiB), not {_shown(amount)}")
+        raise BudgetError(f"an amount of memory must be less than 2**53 bytes (8 PiB), not {shown(amount)}")
     return int(size)
 
 
-def _shown(amount: object) -> str:
+def shown(amount: object) -> str:
     """What was given, for a message; short also where it is not."""
     try:
         return printable(repr(amount), 60)

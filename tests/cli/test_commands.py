@@ -18,6 +18,7 @@ import pytest
 
 import checkmate
 from checkmate import Graph, InfeasibleBudget, Schedule, cli
+from checkmate.cli import search
 from support import training_chain, vgg19_like
 
 
@@ -106,12 +107,13 @@ def test_live_progress_on_a_terminal(
     graph_file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
     assert cli.main(["solve", graph_file, "--budget", "70%"]) == 0
     shown = capsys.readouterr().err
     assert "overhead 1." in shown
     assert "bound 1." in shown
     assert "gap" in shown
-    assert shown.endswith("\r\x1b[K"), "the line must be gone at the end"
+    assert shown.endswith("\x1b[2K"), "the line must be gone at the end"
     assert cli.main(["solve", graph_file, "--budget", "70%", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -317,7 +319,7 @@ def test_exit_codes_of_errors(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cli, "solve", stand_in(error))
+    monkeypatch.setattr(search, "solve", stand_in(error))
     assert cli.main(["solve", graph_file, "--budget", "500"]) == code
     assert re.search(message, error_line(capsys.readouterr().err))
 
@@ -328,7 +330,8 @@ def test_exit_codes_of_errors(
 def fake_demo(monkeypatch: pytest.MonkeyPatch, run: Callable[..., list[dict[str, Any]]]) -> None:
     module = types.ModuleType("checkmate.demo")
     module.run_demo = run  # type: ignore[attr-defined]  # a module made by hand
-    module.format_rows = lambda rows: f"{len(rows)} rows"  # type: ignore[attr-defined]
+    module.COLUMNS, module.NOTE = ["model"], "a note"  # type: ignore[attr-defined]
+    module.cells = lambda rows: [[row["model"]] for row in rows]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "checkmate.demo", module)
 
 
@@ -342,7 +345,7 @@ def test_demo_passes_its_arguments_on(
     fake_demo(monkeypatch, run)
     assert cli.main(["demo", "-o", str(tmp_path / "pictures")]) == 0
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("1 rows\n", "to pictures\n")
+    assert (captured.out, captured.err) == ("model\nnet\n\na note\n", "to pictures\n")
     assert cli.main(["demo", "--json", "--quiet", "-o", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out) == [{"model": "net", "gap": None}]

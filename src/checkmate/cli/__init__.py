@@ -1,0 +1,45 @@
+"""The command line: `checkmate info`, `solve`, `report`, `compare`, `sweep`, `max-batch` and `demo`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .interrupts import MESSAGE, Interrupts
+
+TYPE_CHECKING = False  # as in `typing`
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0 done, 1 infeasible or failed, 2 bad usage or bad input.
+
+    Args:
+        arguments: words of the command line; by default those of this process, which then belongs to the command: its signals are
+            answered from here, and closed standard streams are replaced.
+    """
+    if arguments is None:
+        _open_standard_streams()
+    with Interrupts(program=arguments is None) as interrupts:
+        try:
+            from .run import run  # in here: a program may be interrupted while it is imported
+
+            interrupts.code = run(arguments, interrupts)
+        except KeyboardInterrupt:
+            interrupts.ending()
+            print(f"checkmate: error: {MESSAGE}", file=sys.stderr)
+    return interrupts.code
+
+
+def _open_standard_streams() -> None:
+    """A file that is opened later must not become standard output or error by taking the number of a closed one."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
