@@ -1,4 +1,4 @@
-"""Names from files, made fit to be shown."""
+"""How things are shown: names that come from files, and numbers of bytes."""
 
 from __future__ import annotations
 
@@ -19,3 +19,13 @@ def printable(text: object, most: int | None = None) -> str:
     if raw.isprintable():
         return raw
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in raw)
+
+
+def format_bytes(size: float) -> str:
+    """Bytes for people: "1.25 GiB", "96.0 MiB", "812 B"."""
+    sign, size = ("-", -size) if size < 0 else ("", size)
+    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor:
+            scaled = size / factor
+            return f"{sign}{scaled:.{2 if scaled < 10 else 1}f} {unit}"
+    return f"{sign}{size:.0f} B"

@@ -7,6 +7,7 @@ import re
 from typing import SupportsInt
 
 from .errors import BudgetError
+from .text import format_bytes as format_bytes
 from .text import printable
 
 Budget = int | float | str
@@ -72,13 +73,3 @@ def shown(amount: object) -> str:
         return printable(repr(amount), 60)
     except ValueError:  # Python does not write whole numbers of thousands of digits
         return "a number of thousands of digits"
-
-
-def format_bytes(size: float) -> str:
-    """Bytes for people: "1.25 GiB", "96.0 MiB", "812 B"."""
-    sign, size = ("-", -size) if size < 0 else ("", size)
-    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= factor:
-            scaled = size / factor
-            return f"{sign}{scaled:.{2 if scaled < 10 else 1}f} {unit}"
-    return f"{sign}{size:.0f} B"

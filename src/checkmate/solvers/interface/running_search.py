@@ -15,7 +15,6 @@ from ...graph import Graph
 from ...schedule import OPTIMAL_GAP, Compute, Schedule, Step, steps_from_sequence
 from ...units import shown
 
-
 #: Seeds are below this: what HiGHS and CBC accept.
 _SEEDS = 2**31 - 1
 
