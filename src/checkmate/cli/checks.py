@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +44,8 @@ def check_picture(path: str | Path | None) -> None:
         BadUsage: no.
     """
     if path is not None:
+        # matplotlib says at length that it could not keep its list of fonts, which nobody asked for.
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
         from ..report.plots import check_can_plot
 
         try:
