@@ -7,7 +7,7 @@ error (just one with exit code 2), no control character on any stream, and every
 
 Interrupts are SIGINT or SIGTERM, once or twice, sent to `checkmate solve`, `compare`, `sweep`, `report`, `max-batch` and `demo`. What
 was running must end soon, with no process and no temporary folder left behind. What Python itself says when it is interrupted
-before it has reached the first line of checkmate is counted apart.
+before it has reached the first line of checkmate, or after the last, is counted apart.
 
     python benchmarks/command_line_fuzz.py [--commands 1000] [--interrupts 100] [--programs 0.05] [--workers 2] [--seed 0]
         [--output command_line_fuzz.json]
@@ -259,7 +259,7 @@ def is_marked(process: psutil.Process, mark: str) -> bool:
 
 def judge_interrupt(outcome: Outcome, number: signal.Signals, output: Path, error: Path) -> None:
     text = error.read_text(errors="replace")
-    ended = {0: "written", 1: "nothing found"}.get(outcome.code if outcome.code is not None else -99, "otherwise")
+    ended = "killed by a signal" if outcome.code is None or outcome.code < 0 else f"exit code {outcome.code}"
     outcome.counts.update(["interrupts", f"interrupts: {number.name}", f"interrupts: {outcome.words[0]}: {ended}"])
     if outcome.code is None:
         outcome.wrong["hang"] = f"{HANGS_INTERRUPTED:g} s after the last interrupt"
@@ -267,12 +267,12 @@ def judge_interrupt(outcome: Outcome, number: signal.Signals, output: Path, erro
         if f"{os.sep}checkmate{os.sep}" in text:
             outcome.wrong["traceback"] = text
         else:
-            outcome.counts["interrupts: in Python's own start"] += 1
+            outcome.counts["interrupts: in Python's own start or end"] += 1
     elif outcome.code == -number:
-        outcome.counts["interrupts: in Python's own start"] += 1
-    elif outcome.code not in (0, 1):
+        outcome.counts["interrupts: in Python's own start or end"] += 1
+    elif outcome.code not in (0, 1, 2):
         outcome.wrong["exit code"] = f"{outcome.code}: {text}"
-    elif outcome.code == 1 and text.count("checkmate: error: ") != 1:
+    elif outcome.code and text.count("checkmate: error: ") != 1:
         outcome.wrong["not one line"] = text
 
 

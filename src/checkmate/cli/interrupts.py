@@ -103,6 +103,10 @@ class Interrupts:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             self._hook(unraisable)
             return
-        again = threading.Timer(_AGAIN, os.kill, (os.getpid(), signal.SIGINT))
+        again = threading.Timer(_AGAIN, self._once_more)
         again.daemon = True
         again.start()
+
+    def _once_more(self) -> None:
+        if self._stage != _ENDING:  # it may have been answered in the meantime
+            os.kill(os.getpid(), signal.SIGINT)
