@@ -49,7 +49,7 @@ from solver import environment
 #: Seconds after which a command counts as one that hangs; after which an interrupted one does.
 HANGS, HANGS_INTERRUPTED = 120.0, 60.0
 #: Seconds within which interrupts come, for each command; all go on for longer.
-MOMENT, MOMENTS = 8.0, {"demo": 12.0}
+MOMENT, MOMENTS = 12.0, {"demo": 12.0}
 #: What PyTorch keeps in the folder for temporary files from one process to the next.
 KEPT = ("torchinductor_",)
 ODD_ENVIRONMENT = {

@@ -86,6 +86,22 @@ def test_interrupted_while_it_is_imported(tmp_path: Path) -> None:
         assert error_line(result.stderr) == "interrupted before there was a result"
 
 
+def test_interrupted_within_an_exec(tmp_path: Path) -> None:
+    """Python notes such an interrupt as one that nobody answered, and would end the process with the signal."""
+    code = """
+import sys
+from checkmate.cli import main, run
+run._COMMANDS["info"] = lambda *_: exec("raise KeyboardInterrupt")
+sys.argv = ["checkmate", "info", "g.json"]
+sys.exit(main())
+"""
+    (tmp_path / "program.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "program"]  # a file that is run by its name ends otherwise
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (result.returncode, error_line(result.stderr)) == (1, "interrupted before there was a result")
+
+
 def test_ignored_signals_stay_ignored() -> None:
     """`nohup` and shells that run something in the background ignore some."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

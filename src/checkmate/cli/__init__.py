@@ -30,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             interrupts.code = run(arguments, interrupts)
         except KeyboardInterrupt:
             interrupts.ending()
+            # Where the interrupt fell within an `exec` of a library, Python would end the process with the signal, although it is
+            # answered here; only another `exec` makes it forget that.
+            exec("")
             print(f"checkmate: error: {MESSAGE}", file=sys.stderr)
     return interrupts.code
 
