@@ -113,6 +113,8 @@ def bad_command(rng: random.Random, folder: Path) -> list[str]:
     """A command line that is wrong in most cases; makes the files that it names in this folder."""
     if rng.random() < 0.04:
         return [rng.choice([*NAMES, "fly", "", "--version", "--help", "-h", "--colour"]) for _ in range(rng.randint(0, 3))]
+    if rng.random() < 0.03:  # the demo trains for minutes where it can
+        return ["demo", "-o", rng.choice(["old.json", "/dev/null/x", "/proc/none/x", "loop", "x" * 300, "old.json/\x1b[31m"])]
     command = rng.choice(["info", "solve", "solve", "report", "report", "compare", "sweep", "max-batch"])
     words = [command]
     if rng.random() < 0.97:

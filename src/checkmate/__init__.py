@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from .version import __version__ as __version__
 
 TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all of this
@@ -59,6 +57,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
     if name in _MODULES:
         return import_module(f".{name}", __name__)
     if name in _HOMES:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
-from .interrupts import MESSAGE, Interrupts
-
 TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["main"]
+
+_INTERRUPTED = "checkmate: error: interrupted before there was a result"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,20 +21,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: words of the command line; by default those of this process, which then belongs to the command: its signals are
             answered from here, and closed standard streams are replaced.
     """
-    if arguments is None:
-        _open_standard_streams()
-    with Interrupts(program=arguments is None) as interrupts:
-        try:
-            from .run import run  # in here: a program may be interrupted while it is imported
+    # Everything is imported in here, so that from the first moment on an interrupt is answered with one line.
+    code = 1
+    try:
+        if arguments is None:
+            _open_standard_streams()
+        from .interrupts import Interrupts
 
-            interrupts.code = run(arguments, interrupts)
-        except KeyboardInterrupt:
-            interrupts.ending()
-            # Where the interrupt fell within an `exec` of a library, Python would end the process with the signal, although it is
-            # answered here; only another `exec` makes it forget that.
-            exec("")
-            print(f"checkmate: error: {MESSAGE}", file=sys.stderr)
-    return interrupts.code
+        with Interrupts(program=arguments is None, farewell=f"{_INTERRUPTED}\n") as interrupts:
+            from .run import run
+
+            code = interrupts.code = run(arguments, interrupts)
+    except KeyboardInterrupt:
+        # Where the interrupt fell within an `exec` of a library, Python would end the process with the signal, although it is
+        # answered here; only another `exec` makes it forget that.
+        exec("")
+        print(_INTERRUPTED, file=sys.stderr)
+    return code
 
 
 def _open_standard_streams() -> None:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 _REQUESTS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _STARTING, _WORKING, _FINISHING, _ENDING = range(4)
-MESSAGE = "interrupted before there was a result"
 #: Seconds after which an interrupt that fell where Python cannot raise an exception comes again.
 _AGAIN = 0.05
 
@@ -28,11 +27,12 @@ class Interrupts:
 
     Args:
         program: the process runs nothing but this command. Otherwise it is never left from here.
+        farewell: what is written to standard error where it is left before the work began.
     """
 
-    def __init__(self, program: bool):
+    def __init__(self, program: bool, farewell: str = ""):
         self.code = 1
-        self._program = program
+        self._program, self._farewell = program, farewell
         self._stage = _STARTING if program else _WORKING
         self._noted = self._came = False
         self._previous: dict[int, Any] = {}
@@ -89,7 +89,7 @@ class Interrupts:
             self._noted = True
         elif self._program and self._stage in (_STARTING, _ENDING):
             if self._stage == _STARTING:
-                os.write(2, f"checkmate: error: {MESSAGE}\n".encode())
+                os.write(2, self._farewell.encode())
             os._exit(self.code)
         else:
             raise KeyboardInterrupt

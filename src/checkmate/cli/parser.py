@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,11 +14,11 @@ from ..version import __version__
 _EXIT_CODES = """\
 exit codes:
   0  done
-  1  no schedule was found under a budget that is not proven impossible, or the work failed
+  1  no schedule was found under a budget that is not proven impossible, the work failed, or it was interrupted
   2  bad usage or bad input; also a budget that is proven to be below what any schedule needs
 """
 _INTERRUPTS = """
-Ctrl-C and SIGTERM end the search; what it has found so far is written and printed, with exit code 0.
+Ctrl-C and SIGTERM end the search; what it has found so far is written and printed, and the exit code is 0.
 If it has not found anything yet, nothing is written, and the exit code is 1.
 """
 
@@ -32,6 +33,13 @@ _METHOD_NAMES = ", ".join(methods())
 
 class BadUsage(CheckmateError):
     """The command line itself, or something it needs, is not right: exit code 2."""
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Names of methods stay in one piece."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,7 +59,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         prog="checkmate",
         description="Train networks that do not fit their device: least recomputation under a memory budget.",
         epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
     )
     parser.add_argument("--version", action="version", version=f"checkmate {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
@@ -62,11 +70,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             help=text,
             description=f"{text[0].upper()}{text[1:]}.",
             epilog=_EXIT_CODES + (_INTERRUPTS if searches else ""),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
         )
 
     _info(command("info", "say what a graph costs and how much memory it needs", searches=False))
-    _solve(command("solve", "find the schedule with the least recomputation under a budget"))
+    _solve(command("solve", "find a schedule with little recomputation under a budget, and prove how little there must be"))
     _report(command("report", "write a page on a schedule: where the memory goes, and what is computed again"))
     _compare(command("compare", "compare methods at one budget"))
     _sweep(command("sweep", "run one method at several budgets"))
@@ -94,11 +102,14 @@ def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("graph", metavar="GRAPH", help=_GRAPH)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--budget", help=f"find a schedule under this budget (default: no recomputation); {_BUDGET}")
-    which.add_argument("--schedule", type=Path, metavar="FILE", help="take the schedule that `checkmate solve -o FILE` wrote")
+    which.add_argument(
+        "--schedule", type=Path, metavar="FILE", help="read the schedule from this file, which `checkmate solve -o FILE` wrote"
+    )
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="the page (default: report.html)"
     )
-    _add_search(parser, 60.0, "seconds; then the search ends with the best schedule so far")
+    search = parser.add_argument_group("the search, with --budget")
+    _add_search(search, 60.0, "seconds; then the search ends with the best schedule so far")
     _add_output(parser)
 
 
@@ -121,8 +132,8 @@ def _sweep(parser: argparse.ArgumentParser) -> None:
         "--budgets",
         nargs="+",
         metavar="BUDGET",
-        help="as --budget of `checkmate solve` (default: nine, from the peak without recomputation down to the least memory that "
-        "some op needs by itself)",
+        help="as --budget of `checkmate solve` (default: nine, from the peak without recomputation down to what no schedule peaks "
+        "below, as `checkmate info` says)",
     )
     _add_method(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw overhead over budget to this file (.png, .pdf or .svg)")
@@ -166,7 +177,7 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="auto", help=f"one of {_METHOD_NAMES} (default: auto)")
 
 
-def _add_search(parser: argparse.ArgumentParser, seconds: float, limit: str) -> None:
+def _add_search(parser: argparse._ActionsContainer, seconds: float, limit: str) -> None:
     parser.add_argument(
         "--order",
         default="given",
@@ -183,7 +194,7 @@ def _add_search(parser: argparse.ArgumentParser, seconds: float, limit: str) -> 
     _add_seed(parser)
 
 
-def _add_seed(parser: argparse.ArgumentParser) -> None:
+def _add_seed(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--seed", type=int, default=0, help="whole number that random choices begin with (default: 0)")
 
 
