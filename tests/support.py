@@ -12,6 +12,18 @@ from hypothesis import strategies as st
 from checkmate import Compute, Free, Graph, Op, Value
 from checkmate.schedule import Step
 
+# --- the command line ---
+
+
+def error_line(captured: str) -> str:
+    """The text after the prefix, when standard error is exactly one clear line."""
+    assert captured.startswith("checkmate: error: ")
+    assert captured.endswith("\n")
+    assert captured.count("\n") == 1
+    assert "Traceback" not in captured
+    return captured.removeprefix("checkmate: error: ").rstrip("\n")
+
+
 # --- random graphs ---
 
 

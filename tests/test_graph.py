@@ -219,6 +219,25 @@ BAD_FILES: dict[str, tuple[str, str]] = {
     "cost of a wrong type": ('{"nodes": [{"cost": "1", "memory": 1}], "edges": []}', "cost must be a number"),
     "NaN": ('{"nodes": [{"cost": NaN, "memory": 1}], "edges": []}', "finite number"),
     "infinite memory": ('{"nodes": [{"cost": 1, "memory": Infinity}], "edges": []}', "whole number of bytes"),
+    "memory of 8 PiB": (
+        '{"nodes": [{"cost": 1, "memory": 9007199254740992}], "edges": []}',
+        "9007199254740992 bytes: .* below 2..53",
+    ),
+    "fixed memory of 8 PiB": ('{"nodes": [], "edges": [], "fixed_memory": 9007199254740992}', "below 2..53"),
+    "workspace of 8 PiB": (
+        '{"values": [], "ops": [{"name": "a", "cost": 1, "workspace": 9007199254740992}]}',
+        "below 2..53",
+    ),
+    "sum of 8 PiB": (
+        '{"nodes": [{"cost": 1, "memory": 9007199254740991}], "edges": [], "fixed_memory": 1}',
+        "add up to 9007199254740992 bytes",
+    ),
+    "costs overflow": (
+        '{"nodes": [{"cost": 1e308, "memory": 1}, {"cost": 1e308, "memory": 1}], "edges": []}',
+        "up to inf: use a unit",
+    ),
+    "huge costs": ('{"nodes": [{"cost": 1e101, "memory": 1}], "edges": []}', "up to 1e.101: use a unit"),
+    "denormal costs": ('{"nodes": [{"cost": 5e-324, "memory": 1}], "edges": []}', "use a unit in which the sum is 0 or between"),
     "memory null": ('{"nodes": [{"cost": 1, "memory": null}], "edges": []}', "whole number of bytes"),
     "cycle": (
         '{"nodes": [{"name": "a", "cost": 1, "memory": 1}, {"name": "b", "cost": 1, "memory": 1}], "edges": [[0, 1], [1, 0]]}',
@@ -243,6 +262,27 @@ def test_bad_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(GraphError, match=message) as caught:
         Graph.load(path)
     assert str(path) in str(caught.value), "the message must name the file"
+
+
+def test_largest_and_smallest_sums_that_do() -> None:
+    assert Graph.from_arrays([0.0], [2**53 - 1], []).no_recompute_peak == 2**53 - 1
+    assert Graph.from_arrays([1e-100, 5e-324], [1, 1], []).ideal_cost == 1e-100
+    with pytest.raises(GraphError, match="not finite"):
+        training_chain(3).scaled(1e308).scaled(1e308)
+    with pytest.raises(GraphError, match="below 2..53"):
+        training_chain(3).scaled(1e30)
+
+
+def test_a_file_name_is_shown_without_its_control_characters(tmp_path: Path) -> None:
+    with pytest.raises(GraphError) as caught:
+        Graph.load(tmp_path / "a\x1b[31m\nb.json")
+    assert str(caught.value).isprintable() and "a\\x1b[31m\\nb.json" in str(caught.value)
+
+
+def test_names_of_any_characters_are_kept(tmp_path: Path) -> None:
+    graph = Graph([Op("\ud800\x1b[31m", 1.0, (), (0,))], [Value("$x_$\n", 8)], name="[red]\u202e")
+    graph.save(tmp_path / "g.json")
+    assert Graph.load(tmp_path / "g.json") == graph
 
 
 def test_binary_and_missing_files(tmp_path: Path) -> None:

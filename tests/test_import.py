@@ -20,6 +20,14 @@ def test_fast() -> None:
     assert packages <= {"checkmate", *sys.stdlib_module_names}
 
 
+def test_the_command_line_imports_next_to_nothing_before_it_answers_ctrl_c() -> None:
+    code = "import sys; before = set(sys.modules); import checkmate.cli; print(*sorted(set(sys.modules) - before))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    own = {name for name in result.stdout.split() if name.startswith("checkmate")}
+    assert own == {"checkmate", "checkmate.version", "checkmate.cli"}
+    assert not {"argparse", "importlib", "numpy", "rich", "signal", "typing"} & set(result.stdout.split())
+
+
 def test_core_works_without_any_framework() -> None:
     """Planning, the command line and its help need neither torch nor tensorflow nor matplotlib."""
     code = """
@@ -41,4 +49,5 @@ def test_public_names() -> None:
     import checkmate
 
     assert all(hasattr(checkmate, name) for name in checkmate.__all__)
+    assert {*checkmate.__all__, "torch", "__version__"} <= set(dir(checkmate))
     assert not hasattr(checkmate, "no_such_name")

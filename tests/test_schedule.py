@@ -194,6 +194,7 @@ DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
     "other cost": ({"cost": 9.0}, "does not belong to graph 'chain4'"),
     "other peak": ({"peak": 1}, "does not belong to graph 'chain4'"),
     "budget of a wrong type": ({"budget": "big"}, "not a schedule file"),
+    "unknown order": ({"order": "\x1b[31m"}, "its order is .* not 'given' or 'any'"),
     "bound above the cost": ({"lower_bound": 11.0}, "lower bound 11.0 is not between 0 and the cost 10.0"),
     "bound not a number": ({"lower_bound": math.nan}, "lower bound nan"),
 }

@@ -29,9 +29,9 @@ from checkmate import BudgetError, CheckmateError, format_bytes, parse_bytes
         ("1TiB", 2**40),
         ("2e3", 2000),
         ("1e-3GB", 1_000_000),
-        ("9007199254740993", 2**53 + 1),
+        ("9007199254740991", 2**53 - 1),
         (2_000_000_000, 2_000_000_000),
-        (10**30, 10**30),
+        (2**53 - 1, 2**53 - 1),
         (1.5e9, 1_500_000_000),
         (1.9, 1),
         (np.int64(7), 7),
@@ -49,7 +49,7 @@ def test_percentages(text: str, size: int) -> None:
 
 
 def test_hundred_percent_is_exact() -> None:
-    assert parse_bytes("100%", percent_of=2**60 + 1) == 2**60 + 1
+    assert parse_bytes("100%", percent_of=2**53 - 1) == 2**53 - 1
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,12 @@ def test_hundred_percent_is_exact() -> None:
         ("0", "at least one byte"),
         ("0.4", "at least one byte"),
         ("1e999GiB", "finite"),
+        (str(2**53), "less than 2..53 bytes"),
+        pytest.param(10**5000, "not a number of thousands of digits", id="thousands of digits"),
+        ("9" * 5000, "not '999.*…9.*9'$"),
+        ("8192TiB", "less than 2..53 bytes"),
+        (2**53, "less than 2..53 bytes"),
+        (1e17, "less than 2..53 bytes"),
         (0, "at least one byte"),
         (-3, "at least one byte"),
         (float("nan"), "cannot read nan"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .text import format_bytes
+
 
 class CheckmateError(Exception):
     """Base class of every error this package raises on purpose."""
@@ -35,8 +37,6 @@ class InfeasibleBudget(CheckmateError):
     """
 
     def __init__(self, budget: int, proven_minimum: int, smallest_found: int, message: str | None = None):
-        from .units import format_bytes
-
         self.budget = budget
         self.proven_minimum = proven_minimum
         self.smallest_found = smallest_found

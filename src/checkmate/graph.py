@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from .errors import GraphError
+from .files import write_file
+from .text import printable
+from .units import BYTES_LIMIT, format_bytes
 
 FORMAT = "checkmate-graph"
 VERSION = 1
+
+#: What all costs add up to, unless they are all zero: far from where sums and products of floating-point numbers overflow or
+#: lose digits.
+LEAST_COST, MOST_COST = 1e-100, 1e100
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,8 @@ class Graph:
         name: for messages, files and plots.
 
     Raises:
-        GraphError: a cycle, an op before its producer, dangling ids, negative or non-finite numbers, duplicate names.
+        GraphError: a cycle, an op before its producer, dangling ids, negative or non-finite numbers, duplicate names; sizes that
+            add up to 2**53 bytes or more; costs whose sum is beyond what floating-point numbers can work with.
     """
 
     def __init__(self, ops: Iterable[Op], values: Iterable[Value], fixed_memory: int = 0, name: str = "graph"):
@@ -74,6 +82,7 @@ class Graph:
         self.fixed_memory = _whole(fixed_memory, "fixed_memory")
         self.name = name
         self.producer: tuple[int, ...] = _validate(self.ops, self.values)
+        _check_sums(self.ops, self.values, self.fixed_memory)
 
     # --- size, cost, memory ---
 
@@ -173,8 +182,11 @@ class Graph:
         """The graph at `batch` times the batch size: cost, value sizes and workspace scale, fixed memory does not."""
         if isinstance(batch, bool) or not (isinstance(batch, (int, float)) and math.isfinite(batch) and batch > 0):
             raise GraphError(f"batch must be a positive number, not {batch!r}")
-        ops = [replace(op, cost=op.cost * batch, workspace=math.ceil(op.workspace * batch)) for op in self.ops]
-        values = [replace(value, size=math.ceil(value.size * batch)) for value in self.values]
+        try:
+            ops = [replace(op, cost=op.cost * batch, workspace=math.ceil(op.workspace * batch)) for op in self.ops]
+            values = [replace(value, size=math.ceil(value.size * batch)) for value in self.values]
+        except OverflowError:
+            raise GraphError(f"a batch of {batch!r} makes sizes that are not finite") from None
         return Graph(ops, values, self.fixed_memory, self.name)
 
     # --- files ---
@@ -189,9 +201,9 @@ class Graph:
         Raises:
             GraphError: the file is missing, is not JSON, or does not describe a graph.
         """
-        where = Path(path)
+        where = printable(Path(path))
         try:
-            data = json.loads(where.read_text(encoding="utf-8"))
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise GraphError(f"cannot read {where}: {error.strerror or error}") from None
         except (ValueError, RecursionError) as error:
@@ -202,8 +214,12 @@ class Graph:
             raise GraphError(f"{where}: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph as JSON; `Graph.load` reads it back equal."""
-        Path(path).write_text(json.dumps(self.to_dict(), separators=(",", ":")) + "\n", encoding="utf-8")
+        """Write the graph as JSON, whole or not at all; `Graph.load` reads it back equal.
+
+        Raises:
+            OSError: the file cannot be written; an old one stays as it is.
+        """
+        write_file(path, json.dumps(self.to_dict(), separators=(",", ":")) + "\n")
 
     def to_dict(self) -> dict[str, Any]:
         """The graph as plain JSON data."""
@@ -262,8 +278,6 @@ class Graph:
         return hash((self.name, self.fixed_memory, self.num_ops, self.num_values))
 
     def __repr__(self) -> str:
-        from .units import format_bytes
-
         peak = format_bytes(self.no_recompute_peak)
         return f"Graph({self.name!r}, {self.num_ops} ops, {self.num_values} values, no-recompute peak {peak})"
 
@@ -351,6 +365,23 @@ def _validate(ops: tuple[Op, ...], values: tuple[Value, ...]) -> tuple[int, ...]
             if producer[v] >= index:
                 _explain_order(ops, producer, index, producer[v])
     return tuple(producer)
+
+
+def _check_sums(ops: tuple[Op, ...], values: tuple[Value, ...], fixed_memory: int) -> None:
+    """Sums of sizes and of costs stay where the arithmetic of every method is safe."""
+    total = fixed_memory + sum(value.size for value in values) + max((op.workspace for op in ops), default=0)
+    if total >= BYTES_LIMIT:
+        raise GraphError(
+            f"fixed_memory, sizes and the largest workspace add up to {total} bytes: they must stay below 2**53 (8 PiB)"
+        )
+    try:
+        cost = math.fsum(op.cost for op in ops)
+    except OverflowError:
+        cost = math.inf
+    if cost and not LEAST_COST <= cost <= MOST_COST:
+        raise GraphError(
+            f"costs add up to {cost:g}: use a unit in which the sum is 0 or between {LEAST_COST:g} and {MOST_COST:g}"
+        )
 
 
 def _explain_order(ops: tuple[Op, ...], producer: list[int], index: int, late: int) -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InvalidSchedule
+from .files import write_file
 from .graph import Graph
+from .text import printable
 
 FORMAT = "checkmate-schedule"
 VERSION = 1
@@ -229,10 +231,14 @@ class Schedule:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the schedule as JSON; `Schedule.load(path, graph)` reads and re-simulates it."""
+        """Write the schedule as JSON, whole or not at all; `Schedule.load(path, graph)` reads and re-simulates it.
+
+        Raises:
+            OSError: the file cannot be written; an old one stays as it is.
+        """
         steps = [["compute", s.op] if isinstance(s, Compute) else ["free", s.value] for s in self.steps]
         data = {"format": FORMAT, "version": VERSION, **self.summary(), "steps": steps}
-        Path(path).write_text(json.dumps(data, separators=(",", ":")) + "\n", encoding="utf-8")
+        write_file(path, json.dumps(data, separators=(",", ":")) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], graph: Graph) -> Schedule:
@@ -241,6 +247,7 @@ class Schedule:
         Raises:
             InvalidSchedule: the file is not a schedule, or not one of this graph (it is re-simulated here).
         """
+        where = printable(Path(path))
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
             if data["format"] != FORMAT or data["version"] != VERSION:
@@ -255,21 +262,27 @@ class Schedule:
                 float(data["solve_seconds"]),
                 int(data["seed"]),
             )
+            if schedule.order not in ("given", "any"):
+                raise ValueError(f"its order is {schedule.order!r}, not 'given' or 'any'")
             saved = data["cost"], data["peak"]
         except OSError as error:
-            raise InvalidSchedule(f"cannot read {path}: {error.strerror or error}") from None
+            raise InvalidSchedule(f"cannot read {where}: {error.strerror or error}") from None
         except KeyError as error:
-            raise InvalidSchedule(f"{path} is not a schedule file: the entry {error} is missing") from None
+            raise InvalidSchedule(f"{where} is not a schedule file: the entry {error} is missing") from None
         except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-            raise InvalidSchedule(f"{path} is not a schedule file: {error}") from None
+            raise InvalidSchedule(f"{where} is not a schedule file: {error}") from None
         try:
             found = schedule.cost, schedule.peak
         except InvalidSchedule as error:
-            raise InvalidSchedule(f"{path} is not a schedule of graph {graph.name!r}: {error}") from None
+            raise InvalidSchedule(f"{where} is not a schedule of graph {graph.name!r}: {error}") from None
         if found != saved:
-            raise InvalidSchedule(f"{path} does not belong to graph {graph.name!r}: its cost or peak differs from what was saved")
+            raise InvalidSchedule(
+                f"{where} does not belong to graph {graph.name!r}: its cost or peak differs from what was saved"
+            )
         if not 0 <= schedule.lower_bound <= schedule.cost * (1 + 1e-9):  # sums of floats
-            raise InvalidSchedule(f"{path}: the lower bound {schedule.lower_bound} is not between 0 and the cost {schedule.cost}")
+            raise InvalidSchedule(
+                f"{where}: the lower bound {schedule.lower_bound} is not between 0 and the cost {schedule.cost}"
+            )
         return schedule
 
     def plot(self, path: str | os.PathLike[str]) -> None:

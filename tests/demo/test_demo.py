@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from checkmate.demo import format_rows, run_demo
+from checkmate.demo import COLUMNS, cells, run_demo
 from checkmate.demo.models import workloads
 from checkmate.errors import UnknownMethod
 
@@ -44,9 +44,10 @@ def test_small_run(tmp_path: Path) -> None:
     saved = json.loads((tmp_path / "out" / "demo.json").read_text())
     assert saved["rows"] == rows
     assert saved["environment"]["torch"] == torch.__version__
-    table = format_rows(rows)
-    assert len([line for line in table.splitlines() if line.startswith("resnet")]) == 4
-    assert f"{rows[-1]['budget'] / 2**20:.1f}" in table.splitlines()[5]
+    table = cells(rows)
+    assert [line and line[0] for line in table] == ["resnet"] * 4
+    assert table[3] is not None and table[3][COLUMNS.index("budget")] == f"{rows[-1]['budget'] / 2**20:.1f}"
+    assert cells([{**rows[0], "model": "unet"}, *rows])[1] is None, "an empty line between models"
 
 
 def test_a_difference_would_be_seen() -> None:

@@ -93,6 +93,13 @@ def test_names_are_text(tmp_path: Path) -> None:
     assert "Nothing." in page
 
 
+def test_characters_that_no_page_can_have(tmp_path: Path) -> None:
+    ops = [Op("\ud800", 1.0, (), (0,))]
+    write_report(without_recomputation(Graph(ops, [Value("\x1b[31m", 8)], name="\ud800 {{ 7 * 7 }}")), tmp_path / "r.html")
+    text = "|".join(Page((tmp_path / "r.html").read_text(encoding="utf-8")).text)
+    assert "\\ud800 {{ 7 * 7 }}: memory" in text and "\\x1b[31m|8 B" in text
+
+
 def test_a_page_without_ops(tmp_path: Path) -> None:
     write_report(Schedule(Graph([], [], 5), []), tmp_path / "r.html")
     assert ">5 B<" in (tmp_path / "r.html").read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 import subprocess
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkmate import CheckmateError, Compute, Graph, Schedule
-from checkmate.report import plot_schedule, plot_timelines, plots
+from checkmate.report import plot_curves, plot_schedule, plot_timelines, plots
 from checkmate.schedule import steps_from_sequence
 from support import graphs, random_steps, training_chain
 
@@ -131,3 +132,26 @@ def test_retained_intervals_by_hand() -> None:
     found = plots._stages(Schedule(graph, steps_from_sequence(graph, [0, 1, 0, 2])))
     assert found.edges.tolist() == [0, 1, 2, 2.5, 3]
     assert sorted(found.retained) == [(0, 0, 2), (0, 2, 3), (1, 1, 2), (2, 2.5, 3)]
+
+
+@pytest.mark.parametrize("name", ["$x_", "$\\frac$", "a $b$ c", "\ud800\x1b[31m\n", "卷积", "x" * 10_000, "_hidden", "\\"])
+def test_names_are_drawn_as_they_are_written(name: str, tmp_path: Path) -> None:
+    graph = Graph.from_arrays([1, 1], [5, 5], [(0, 1)], name=name)
+    plot_schedule(Schedule(graph, steps_from_sequence(graph, range(2))), tmp_path / "s.png")
+    plot_curves([(name, [1.0, 2.0], [1.0, 2.0])], tmp_path / "c.svg", name, name[:50], name[:50])
+    plot_timelines([(name, [0.0, 1.0], [1.0, 2.0])], None, tmp_path / "t.svg", name, xlabel=name[:50])
+
+
+def test_settings_that_matplotlib_refuses() -> None:
+    code = """
+import checkmate
+from checkmate.report.plots import check_can_plot
+try:
+    check_can_plot("p.png")
+except checkmate.CheckmateError as error:
+    print(error)
+"""
+    environment = {**os.environ, "MPLBACKEND": "no-such-backend"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert "matplotlib does not start" in result.stdout and "check MPLBACKEND" in result.stdout
+    assert result.stdout.count("\n") == 1

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["format_rows", "run_demo"]
+from .table import COLUMNS, NOTE, cells
+
+__all__ = ["COLUMNS", "NOTE", "cells", "run_demo"]
 
 
 def run_demo(
@@ -26,7 +28,7 @@ def run_demo(
         small: tiny tensors, for a quick look; the times then mean nothing.
 
     Returns:
-        One dictionary of plain data per model and budget; `format_rows` makes a table of them.
+        One dictionary of plain data per model and budget; `cells` makes the lines of a table of them, and `COLUMNS` are its heads.
 
     Raises:
         UnknownMethod: a model that does not exist. CheckmateError: matplotlib is missing.
@@ -37,10 +39,3 @@ def run_demo(
     from .run import run_models
 
     return run_models(Path(output), progress or (lambda line: None), models, small)
-
-
-def format_rows(rows: Sequence[dict[str, Any]]) -> str:
-    """The table that the demo prints."""
-    from .table import format_table
-
-    return format_table(rows)

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ..errors import CheckmateError, InfeasibleBudget, UnknownMethod
+from ..files import write_file
 from ..graph import Graph
 from ..report.plots import check_can_plot, plot_schedule, plot_timelines
 from ..solvers import solve
+from ..text import printable
 from ..torch import compile as compile_under_budget
 from ..torch import measure, plans
 from ..torch.measure import Measurement
@@ -58,15 +60,18 @@ def run_models(output: Path, progress: Callable[[str], None], names: Sequence[st
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CheckmateError(f"cannot make the folder {output}: {error.strerror or error}") from None
+        raise CheckmateError(f"cannot make the folder {printable(output)}: {error.strerror or error}") from None
     started = time.perf_counter()
     rows: list[dict[str, Any]] = []
     for name in names or list(known):
         rows += _run_model(known[name], output, progress)
     seconds = time.perf_counter() - started
     data = {"environment": environment(), "seed": SEED, "steps": STEPS, "seconds": seconds, "rows": rows}
-    (output / "demo.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    progress(f"done in {seconds:.0f} s; pictures and demo.json are in {output}")
+    try:
+        write_file(output / "demo.json", json.dumps(data, indent=1) + "\n")
+    except OSError as error:
+        raise CheckmateError(f"cannot write {printable(output / 'demo.json')}: {error.strerror or error}") from None
+    progress(f"done in {seconds:.0f} s; pictures and demo.json are in {printable(output)}")
     return rows
 
 

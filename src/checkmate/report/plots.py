@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CheckmateError
+from ..files import write_file
 from ..schedule import Compute, Schedule
+from ..text import printable
 from ..units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
 _PLAN, _PLAIN, _BUDGET, _INK, _GRID = "#2563eb", "#8b95a5", "#d62839", "#1f2937", "#e5e7eb"
 _EMPTY, _RETAINED, _FIRST, _AGAIN = "#ffffff", "#d5e3fb", "#1e3a8a", "#f97316"
@@ -27,6 +31,8 @@ _TIMELINES = (_PLAIN, _PLAN, "#0f9d75", "#9333ea", "#c2850c")
 _MOST_CELLS = 520
 _DPI = 150
 _SCHEDULE_INCHES = 10.0, 8.6
+#: Characters of a name that fit beside the figures of a title, and of a label.
+_NAME, _LABEL = 60, 40
 
 
 def plot_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
@@ -54,9 +60,7 @@ def schedule_png(schedule: Schedule) -> bytes:
     """
     figure = _figure("schedule.png", *_SCHEDULE_INCHES)
     _draw_schedule(figure, schedule)
-    contents = io.BytesIO()
-    figure.savefig(contents, format="png", dpi=_DPI, facecolor="white")
-    return contents.getvalue()
+    return _rendered(figure, "png")
 
 
 def _draw_schedule(figure: Figure, schedule: Schedule) -> None:
@@ -65,12 +69,11 @@ def _draw_schedule(figure: Figure, schedule: Schedule) -> None:
     _draw_memory(memory, schedule, stages)
     _draw_picture(picture, schedule, stages)
     gap = f", gap {100 * schedule.gap:.2g}%" if schedule.status != "optimal" and schedule.gap < float("inf") else ""
-    memory.set_title(
-        f"{schedule.graph.name}: {schedule.graph.num_ops} ops, {schedule.num_recomputations} recomputations, "
+    name = printable(schedule.graph.name, _NAME)
+    _title(
+        memory,
+        f"{name}: {schedule.graph.num_ops} ops, {schedule.num_recomputations} recomputations, "
         f"overhead {schedule.overhead:.4f} ({schedule.status}{gap})",
-        loc="left",
-        color=_INK,
-        fontsize=12,
         pad=28,
     )
 
@@ -103,15 +106,15 @@ def plot_timelines(
     for number, (label, xs, sizes) in enumerate(curves):
         color = _TIMELINES[number % len(_TIMELINES)]
         scaled = np.asarray(sizes, dtype=float) / factor
-        text = f"{label} (peak {format_bytes(max(sizes, default=0))})"
+        text = f"{_label(label)} (peak {format_bytes(max(sizes, default=0))})"
         axes.fill_between(xs, scaled, step="post", color=color, alpha=0.10, linewidth=0)
         axes.plot(xs, scaled, drawstyle="steps-post", color=color, linewidth=1.2, label=text)
     if budget is not None:
         _budget_line(axes, budget, factor)
     _style(axes, unit, max(top, budget or 0) / factor)
-    axes.set_xlabel(xlabel, color=_INK)
+    axes.set_xlabel(printable(xlabel), color=_INK, parse_math=False)
     axes.margins(x=0)
-    axes.set_title(title, loc="left", color=_INK, fontsize=12, pad=28)
+    _title(axes, title, pad=28)
     _legend(axes)
     _save(figure, path)
 
@@ -149,18 +152,18 @@ def plot_curves(
             marker="" if steps else "o",
             markersize=3.5,
             linewidth=1.2,
-            label=label,
+            label=_label(label),
         )
     for is_log, scale in zip(log, (axes.set_xscale, axes.set_yscale), strict=True):
         if is_log:
             scale("log")
-    axes.set_xlabel(xlabel, color=_INK)
-    axes.set_ylabel(ylabel, color=_INK)
+    axes.set_xlabel(printable(xlabel), color=_INK, parse_math=False)
+    axes.set_ylabel(printable(ylabel), color=_INK, parse_math=False)
     axes.grid(color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     _frame(axes)
-    axes.set_title(title, loc="left", color=_INK, fontsize=12)
-    axes.legend(loc="upper right", frameon=False, fontsize=8)
+    _title(axes, title)
+    _as_written(axes.legend(loc="upper right", frameon=False, fontsize=8))
     _save(figure, path)
 
 
@@ -321,19 +324,32 @@ def _figure(path: str | os.PathLike[str], width: float, height: float) -> Figure
         from matplotlib.figure import Figure
     except ImportError:
         raise CheckmateError("plots need matplotlib: run pip install 'checkmate[plot]'") from None
+    except (KeyError, ValueError) as error:  # its settings are read when it is imported
+        raise CheckmateError(f"matplotlib does not start ({error}): check MPLBACKEND and your matplotlibrc") from None
     figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
     formats = FigureCanvasAgg(figure).get_supported_filetypes()
     ending = Path(path).suffix.lower().lstrip(".")
-    if ending not in formats:
-        raise CheckmateError(f"cannot draw to {os.fspath(path)!r}: use a file name that ends in .png, .pdf or .svg")
+    if ending not in formats or ending == "pgf":  # that one needs LaTeX
+        raise CheckmateError(f"cannot draw to {printable(path)}: use a file name that ends in .png, .pdf or .svg")
     return figure
 
 
 def _save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    contents = _rendered(figure, Path(path).suffix.lower().lstrip("."))
     try:
-        figure.savefig(path, dpi=_DPI, facecolor="white")
+        write_file(path, contents)
     except OSError as error:
-        raise CheckmateError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from None
+        raise CheckmateError(f"cannot write {printable(path)}: {error.strerror or error}") from None
+
+
+def _rendered(figure: Figure, ending: str) -> bytes:
+    """The contents of an image file."""
+    contents = io.BytesIO()
+    with warnings.catch_warnings():
+        # A name in letters that the font does not have is drawn as boxes, and no reason to stop.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        figure.savefig(contents, format=ending, dpi=_DPI, facecolor="white")
+    return contents.getvalue()
 
 
 def _unit(size: float) -> tuple[str, float]:
@@ -366,4 +382,20 @@ def _frame(axes: Axes) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.005, 1.0), ncols=4, frameon=False, fontsize=9, columnspacing=1.4)
+    legend = axes.legend(loc="lower left", bbox_to_anchor=(-0.005, 1.0), ncols=4, frameon=False, fontsize=9, columnspacing=1.4)
+    _as_written(legend)
+
+
+def _title(axes: Axes, text: str, pad: float | None = None) -> None:
+    axes.set_title(printable(text, 2 * _NAME), loc="left", color=_INK, fontsize=12, parse_math=False, pad=pad)
+
+
+def _label(text: str) -> str:
+    # matplotlib leaves out of a legend what begins with an underscore.
+    return printable(f" {text}" if text.startswith("_") else text, _LABEL)
+
+
+def _as_written(legend: Legend) -> None:
+    """A dollar sign in a name is no beginning of a formula."""
+    for text in legend.get_texts():
+        text.set_parse_math(False)

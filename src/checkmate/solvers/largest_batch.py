@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from ..errors import BudgetError, InfeasibleBudget
 from ..graph import Graph
 from ..schedule import Schedule
 from ..units import Budget, parse_bytes
-from .interface.running_search import Search
+from .interface.running_search import Search, check_seed
 from .smallest_budget import minimum_budget
 
 #: Shares of the time limit that a single batch size may take.
@@ -54,17 +55,21 @@ def max_batch_size(
         time_limit: seconds. progress: called with a line of text after every batch size tried.
 
     Raises:
-        InfeasibleBudget: not even batch 1 was found to fit.
+        InfeasibleBudget: not even batch 1 was found to fit. BudgetError: an argument cannot be read.
+        KeyboardInterrupt: on Ctrl-C before a batch size was found to fit; later, Ctrl-C returns the best so far.
     """
     from .default.auto import auto  # solver and compiled kernels: not at import time
 
     started = time.perf_counter()
-    if not max_overhead >= 1:
-        raise BudgetError(f"max_overhead is cost / ideal cost and at least 1, not {max_overhead!r}")
+    if not 1 <= max_overhead < math.inf:
+        raise BudgetError(f"max_overhead is cost / ideal cost: a number from 1 on, and finite, not {max_overhead!r}")
+    if not time_limit >= 0:
+        raise BudgetError(f"time_limit must be a number >= 0, not {time_limit!r}")
+    check_seed(seed)
     room = parse_bytes(budget, percent_of=graph.no_recompute_peak) - graph.fixed_memory
     working_set = max(1, graph.min_working_set - graph.fixed_memory)
     largest = upper = max(0, room // working_set)  # largest: worth trying; upper: proven
-    batch, best = 0, None
+    batch, best, interrupted = 0, None, False
     probe = largest  # often the bound itself will do
     while batch < largest:
         if best is not None and time.perf_counter() - started > time_limit:
@@ -93,10 +98,13 @@ def max_batch_size(
             answer = "proven not to fit" if proven else "not found to fit"
         if progress is not None:
             progress(f"batch {probe} {answer}; largest so far {batch}, at most {upper}")
-        if search.interrupted:
+        interrupted = search.interrupted
+        if interrupted:
             break
         probe = (batch + largest + 1) // 2
     if best is None:
+        if interrupted:
+            raise KeyboardInterrupt
         minimum = minimum_budget(graph)
         raise InfeasibleBudget(graph.fixed_memory + room, minimum.proven_minimum, minimum.smallest_found)
     return MaxBatch(batch, max(batch, upper), best.schedule("auto"), time.perf_counter() - started)

@@ -11,7 +11,7 @@ from ..graph import Graph
 from ..schedule import Compute, Schedule, Step
 from ..units import Budget, format_bytes, parse_bytes
 from .default.warm_start import begin_with, sequence_of
-from .interface.running_search import Progress, Search
+from .interface.running_search import Progress, Search, check_seed
 from .registry import methods, run
 from .smallest_budget import least_peak_found
 
@@ -63,6 +63,7 @@ def solve(
     for name, number in (("time_limit", time_limit), ("gap", gap)):
         if isinstance(number, bool) or not isinstance(number, (int, float)) or math.isnan(number) or number < 0:
             raise BudgetError(f"{name} must be a number >= 0, not {number!r}")
+    check_seed(seed)
     limit = parse_bytes(budget, percent_of=graph.no_recompute_peak)
     begin = None if start is None else _first_sequence(start, graph, method, order)
     search = Search(graph, limit, order, float(time_limit), float(gap), seed, progress)

@@ -10,8 +10,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ...errors import BudgetError
 from ...graph import Graph
 from ...schedule import OPTIMAL_GAP, Compute, Schedule, Step, steps_from_sequence
+from ...units import shown
+
+#: Seeds are below this: what HiGHS and CBC accept.
+_SEEDS = 2**31 - 1
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what is no seed.
+
+    Raises:
+        BudgetError: it is not a whole number from 0 on, or too large for the solvers that it is given to.
+    """
+    if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed < _SEEDS:
+        raise BudgetError(f"seed must be a whole number from 0 to {_SEEDS - 1}, not {shown(seed)}")
 
 
 @dataclass(frozen=True, slots=True)
