@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from checkmate.errors import CheckmateError
-from checkmate.torch.measure import live_storages, measure
+from checkmate.torch.measure import live_storages, measure, reset_cuda_peak
 
 MB = 1_000_000
 
@@ -202,3 +202,42 @@ def test_odd_tensors_are_no_obstacle() -> None:
     torch.vmap(inside)(torch.randn(3, 4))
     torch.func.functionalize(inside)(torch.randn(5))
     assert len(held) == 4
+
+
+class Counters:
+    """torch.cuda's memory counters as the allocator keeps them, for two devices."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.live, self.peak, self.current = [0, 0], [0, 0], 1
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: self.live[device.index])
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.peak[device.index])
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self.reset)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current)
+
+    def reset(self, device: torch.device) -> None:
+        assert device.index is not None, "the current device may change: an index is needed"
+        self.peak[device.index] = self.live[device.index]
+
+    def take(self, size: int, index: int = 1) -> None:
+        self.live[index] += size
+        self.peak[index] = max(self.peak[index], self.live[index])
+
+
+def test_cuda_peaks_survive_measurements_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    counters = Counters(monkeypatch)
+    counters.take(100)
+    counters.take(5000)
+    counters.take(-5000)  # before the block: not its peak
+    with measure("cuda") as whole:
+        counters.take(50)
+        counters.take(-50)
+        with measure("cuda:1") as inner:  # as the first step of a plan does
+            counters.take(10)
+            counters.take(-5)
+        reset_cuda_peak(torch.device("cuda:1"))  # as profiling does
+        with measure("cuda:0") as elsewhere:
+            counters.take(7, index=0)
+        counters.current = 0  # the script moves on to another device
+    assert (whole.device, whole.base, whole.peak) == (torch.device("cuda:1"), 100, 150)
+    assert (inner.base, inner.peak) == (100, 110)
+    assert (elsewhere.base, elsewhere.peak) == (0, 7)

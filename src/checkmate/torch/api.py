@@ -15,12 +15,13 @@ from ..errors import CheckmateError
 from ..graph import Graph
 from ..units import Budget
 from .backend import Session, backend, sessions_of
-from .capture import capture_joint
+from .capture import read_joint_graph
 from .coverage import check_outputs
-from .internals import isolation, preserved_random_state, trace_and_compile
+from .internals import isolation, trace_and_compile
 from .options import Options
 from .planning import Plan
 from .profile import profile_nodes
+from .random import preserved_random_state
 
 Model = TypeVar("Model", bound=Callable[..., Any])
 
@@ -126,7 +127,9 @@ def capture(
         return sum((x.sum() for x in leaves), start=torch.zeros((), device=leaves[0].device))
 
     def partition(joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **unused: Any) -> Any:
-        captured = capture_joint(joint, num_fwd_outputs, partial(profile_nodes, cost_model=cost_model), name=type(model).__name__)
+        captured = read_joint_graph(
+            joint, num_fwd_outputs, partial(profile_nodes, cost_model=cost_model), name=type(model).__name__
+        )
         raise _Done(captured.graph)
 
     def take(module: fx.GraphModule, example_inputs: Any) -> Any:

@@ -7,6 +7,7 @@ are, not wrapped by the compiler.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,18 +18,33 @@ from torch import fx
 
 from ..errors import InfeasibleBudget
 from ..schedule import Compute
-from . import sharing
-from .capture import Captured, Cost, capture_joint
+from .capture import Captured, Cost, read_joint_graph
 from .coverage import check_inputs
 from .emit import emit
-from .internals import Boxed, boxed, mark_boxed, preserved_random_state, trace_and_compile
+from .internals import Boxed, boxed, compiling, mark_boxed, trace_and_compile
 from .options import Options
 from .planning import Plan, make_plan
 from .profile import profile_nodes
+from .random import preserved_random_state
+from .sharing import Holdings, storages
 from .watch import FirstStep, report_excess, warn_shared, warn_twice
 
 #: How `plans` finds the graphs of a model compiled by `torch.compile`.
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_sessions_lock = threading.Lock()
+
+
+class _OfThread(threading.local):
+    """What the graphs hold that this thread compiles by name.
+
+    PyTorch hands over one graph at a time and does not say which model it belongs to: they count as parts of one.
+    """
+
+    def __init__(self) -> None:
+        self.holdings = Holdings()
+
+
+_of_thread = _OfThread()
 
 
 class Session:
@@ -40,17 +56,20 @@ class Session:
         executions: how often any of its graphs ran, training or not.
         steps: its graphs, in the order in which they were compiled.
         module: the model, if it is known.
+        holdings: what its graphs hold at the same time.
     """
 
-    def __init__(self, options: Mapping[str, Any]):
+    def __init__(self, options: Mapping[str, Any], holdings: Holdings | None = None):
         self.given = dict(options)
+        self.holdings = holdings or Holdings()
         self.plans: list[Plan] = []
         self.executions = 0
         self.warned: set[str] = set()
         self.parameters: dict[int, weakref.ref[torch.Tensor]] = {}
         self.steps: list[_Step] = []
         self.module: weakref.ref[torch.nn.Module] | None = None
-        _sessions.add(self)
+        with _sessions_lock:
+            _sessions.add(self)
 
     @property
     def options(self) -> Options:
@@ -62,7 +81,7 @@ def checkmate(
     module: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **rest: Any
 ) -> Any:
     """Entry point for `torch.compile(model, backend="checkmate", options={"budget": "4GiB"})`; see `Options`."""
-    return backend(Session({**(options or {}), **rest}), module, example_inputs)
+    return backend(Session({**(options or {}), **rest}, _of_thread.holdings), module, example_inputs)
 
 
 def backend(session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
@@ -106,8 +125,11 @@ class _Graph:
         key = (numbers, _shapes(inputs) if self.symbolic else None)
         step = self.steps.get(key)
         if step is None:
-            module = _with_numbers(self.module, self.numbers, numbers) if numbers else self.module
-            step = self.steps[key] = _Step(self.session, module)
+            with compiling():
+                step = self.steps.get(key)
+                if step is None:
+                    module = _with_numbers(self.module, self.numbers, numbers) if numbers else self.module
+                    step = self.steps[key] = _Step(self.session, module)
         return step.call(inputs)
 
 
@@ -159,13 +181,17 @@ class _Step:
         session.steps.append(self)
 
     def call(self, inputs: Sequence[Any]) -> Any:
-        if self.function is None or self.stale:
-            self.stale = False
-            check_inputs(inputs, self.session.warned)
-            self._look_outside(inputs)
-            self.function = self._compile(inputs)
+        function = self.function
+        if function is None or self.stale:
+            with compiling():  # another thread that runs this model may have made the plan meanwhile
+                function = self.function
+                if function is None or self.stale:
+                    self.stale = False
+                    check_inputs(inputs, self.session.warned)
+                    self._look_outside(inputs)
+                    function = self.function = self._compile(inputs)
         self.session.executions += 1
-        return self.function(*inputs)
+        return function(*inputs)
 
     def _look_outside(self, inputs: Sequence[Any]) -> None:
         """What the rest of the model and earlier graphs hold while this one runs."""
@@ -173,8 +199,8 @@ class _Step:
         tensors = [*module.parameters(), *module.buffers()] if module is not None else []
         devices = [x.device for x in inputs if isinstance(x, torch.Tensor)]
         device = next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
-        near = sharing.outside(tensors, self.plan, device)
-        own = sharing.storages(inputs)
+        near = self.session.holdings.outside(tensors, self.plan, device)
+        own = storages(inputs)
         self.outside = sum(size for key, size in near.items() if key not in own)
         self.shared_inputs = sum(size for key, size in near.items() if key in own)
 
@@ -192,7 +218,7 @@ class _Step:
     def _partition(
         self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **unused: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        captured = capture_joint(joint, num_fwd_outputs, self._profile, between_workspace=self.between)
+        captured = read_joint_graph(joint, num_fwd_outputs, self._profile, between_workspace=self.between)
         plan = self._make_plan(captured)
         forward, backward = emit(captured, plan.schedule.steps)
         assert backward is not None
@@ -227,13 +253,13 @@ class _Step:
 
     def _ask_for_room(self, captured: Captured, error: InfeasibleBudget) -> bool:
         """Have earlier graphs of the model leave this one a share of the budget from the next step on; False if none can."""
-        earlier = [s for s in self.session.steps if s is not self and s.plan is not None and sharing.held(s.plan)]
+        earlier = [s for s in self.session.steps if s is not self and s.plan is not None and self.session.holdings.held(s.plan)]
         needed = error.smallest_found - self.outside
         if self.asked or not earlier or needed > error.budget:
             return False
         self.asked = True
         plain = captured.graph.no_recompute_peak
-        holding = [sharing.held(step.plan) for step in earlier if step.plan is not None]
+        holding = [self.session.holdings.held(step.plan) for step in earlier if step.plan is not None]
         room = max(needed, error.budget * plain // (plain + sum(holding))) - self.shared_inputs
         for step in earlier:
             step.between, step.function = max(room, step.between or 0), None
@@ -241,17 +267,19 @@ class _Step:
 
     def _forward(self, module: fx.GraphModule) -> Boxed:
         run, plan, first = boxed(module), self.plan, self.first
+        holdings = self.session.holdings
         assert plan is not None
         assert first is not None
 
         def forward(arguments: list[Any]) -> Any:
             plan.executions += 1
-            if sharing.held(plan) and "twice" not in self.session.warned:
+            held = holdings.held(plan)
+            if held and "twice" not in self.session.warned:
                 self.session.warned.add("twice")
-                warn_twice(plan, sharing.held(plan))
-            own = sharing.storages(arguments)
+                warn_twice(plan, held)
+            own = storages(arguments)
             results = first.forward(run, arguments)
-            sharing.begin(plan, own, results)
+            holdings.begin(plan, own, results)
             return results
 
         return mark_boxed(forward)
@@ -264,7 +292,7 @@ class _Step:
         def backward(arguments: list[Any]) -> Any:
             watching = first.watching
             results = first.backward(run, arguments)
-            sharing.end(plan)
+            self.session.holdings.end(plan)
             if watching and first.excess() and not self.stale:
                 report_excess(plan)
                 self.margin = max(self.margin, first.shortfall())
@@ -278,13 +306,13 @@ class _Step:
         options = self.session.options
         (output,) = module.graph.find_nodes(op="output")
         count = len(output.args[0])
-        quick = capture_joint(module, count, lambda nodes: dict.fromkeys(nodes, _NoCost()))
+        quick = read_joint_graph(module, count, lambda nodes: dict.fromkeys(nodes, _NoCost()))
         if not options.is_relative:
             reserved = options.reserved_bytes(quick.device, quick.resident)
             budget = options.budget_bytes(quick.device, quick.graph.no_recompute_peak) - reserved
             # Twice the peak without workspace leaves room for any workspace that ops are known to take.
             if 2 * quick.graph.no_recompute_peak > budget:
-                captured = capture_joint(module, count, self._profile)
+                captured = read_joint_graph(module, count, self._profile)
                 plan = self._make_plan(captured)
                 module, _ = emit(captured, plan.schedule.steps)
         return boxed(module)
@@ -293,4 +321,6 @@ class _Step:
 def sessions_of(parameters: Iterable[torch.Tensor]) -> list[Session]:
     """Sessions with a graph that reads one of these parameters."""
     wanted = {id(parameter): parameter for parameter in parameters}
-    return [s for s in _sessions if any(wanted.get(key) is ref() is not None for key, ref in s.parameters.items())]
+    with _sessions_lock:
+        known = list(_sessions)
+    return [s for s in known if any(wanted.get(key) is ref() is not None for key, ref in s.parameters.items())]

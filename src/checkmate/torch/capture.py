@@ -11,7 +11,7 @@ backward ops even if they do not depend on a gradient (zeros to scatter into), s
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,8 @@ from torch import fx
 from ..errors import CheckmateError
 from ..graph import Graph, Op, Value
 from .internals import forward_outputs, is_tangent
+from .measure import same_device
+from .random import RANDOM_DEVICES
 
 aten = torch.ops.aten
 #: Name of the op between the two passes.
@@ -125,22 +127,7 @@ def _main_device(module: fx.GraphModule) -> torch.device:
     return accelerators[0] if accelerators else torch.device("cpu")
 
 
-class _Storages:
-    """Bytes of storages on the device that the budget is for."""
-
-    def __init__(self, device: torch.device):
-        self.device = device
-
-    def size(self, tensor: torch.Tensor) -> int:
-        if tensor.device.type != self.device.type:
-            return 0
-        size = tensor.untyped_storage().nbytes()
-        if not isinstance(size, int):
-            raise CheckmateError("a tensor of this graph has a size that depends on data: compile with dynamic=False")
-        return -(-size // _CUDA_BLOCK) * _CUDA_BLOCK if self.device.type == "cuda" else size
-
-
-def capture_joint(
+def read_joint_graph(
     module: fx.GraphModule,
     num_forward_outputs: int,
     profile: Profiler,
@@ -157,154 +144,210 @@ def capture_joint(
         between_workspace: bytes that the user's script needs between the passes, beyond outputs and their gradients; None:
             an estimate, twice the bytes of the outputs with a gradient (what a cross entropy outside the graph takes).
         name: of the graph.
+
+    Raises:
+        CheckmateError: a size depends on data, or a view of an overwritten input is read by the backward pass.
     """
-    graph = module.graph
-    graph.eliminate_dead_code()
+    module.graph.eliminate_dead_code()
     _, _, overwritten, _ = forward_outputs(module, num_forward_outputs)
     _unpin_overwritten(module, overwritten)
     module.recompile()
-    outputs, gradients, overwritten, is_update = forward_outputs(module, num_forward_outputs)
-    device = _main_device(module)
-    storages = _Storages(device)
+    return _JointReader(module, num_forward_outputs).read(profile, between_workspace, name)
 
-    inputs = [node for node in graph.nodes if node.op in ("placeholder", "get_attr") and not is_tangent(node)]
-    fixed: dict[int, int] = {}
-    for node in inputs:
-        for tensor in tensors_of(node):
-            fixed[_storage(tensor)] = storages.size(tensor)
-    resident = sum(fixed.values())
-    forward, backward = _split(module, outputs)
 
-    # Values: storages in the order in which ops make them.
-    owner: dict[int, int] = {}
-    values: list[Value] = []
-    bases: list[fx.Node] = []
-    holders: list[list[fx.Node]] = []
-    value_of: dict[fx.Node, int] = {}
-    sticky: set[fx.Node] = set()
+@dataclass(frozen=True)
+class _Part:
+    """An op before its cost is known: what computes it (None: the user's script), the values it reads and makes."""
 
-    def new_value(node: fx.Node, tensor: torch.Tensor) -> int:
-        owner[_storage(tensor)] = len(values)
-        values.append(Value(node.name, storages.size(tensor)))
-        bases.append(node)
-        holders.append([])
-        return len(values) - 1
+    node: fx.Node | None
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+    phase: str
 
-    def hold(node: fx.Node, value: int) -> None:
-        value_of[node] = value
-        holders[value].append(node)
 
-    parts: list[tuple[fx.Node | None, tuple[int, ...], tuple[int, ...], str]] = []
-    tangents = [node for node in graph.nodes if is_tangent(node)]
+class _JointReader:
+    """Goes through a clean joint graph once, in the order of execution, and notes ops, values and who holds which value."""
 
-    def read(nodes: Sequence[fx.Node]) -> tuple[int, ...]:
-        found: dict[int, None] = {}
-        for node in nodes:
-            for tensor in tensors_of(node):
-                value = owner.get(_storage(tensor))
-                if value is not None:
-                    found[value] = None
-        return tuple(found)
+    def __init__(self, module: fx.GraphModule, num_forward_outputs: int):
+        self.module = module
+        self.outputs, self.gradients, overwritten, self.is_update = forward_outputs(module, num_forward_outputs)
+        self.overwritten = {_storage(tensor) for node in overwritten for tensor in tensors_of(node)}
+        self.device = _main_device(module)
+        self.tangents = [node for node in module.graph.nodes if is_tangent(node)]
+        self.fixed: dict[int, int] = {}  # storages that live all the time: bytes
+        for node in module.graph.nodes:
+            if node.op in ("placeholder", "get_attr") and not is_tangent(node):
+                self.fixed.update((_storage(tensor), self._bytes(tensor)) for tensor in tensors_of(node))
+        self.resident = sum(self.fixed.values())
+        self.parts: list[_Part] = []
+        self.values: list[Value] = []
+        self.bases: list[fx.Node] = []
+        self.holders: list[list[fx.Node]] = []
+        self.value_of: dict[fx.Node, int] = {}
+        self.owner: dict[int, int] = {}  # storages that ops make: values
+        self.sticky: set[fx.Node] = set()
 
-    def add(node: fx.Node, phase: str) -> None:
-        if node.op != "call_function" or node.target is operator.getitem:
-            tensors = tensors_of(node)
-            if node.op == "call_function" and tensors and _storage(tensors[0]) in owner and node not in value_of:
-                hold(node, owner[_storage(tensors[0])])
-            return
-        made = tensors_of(node)
-        fresh = {_storage(t): t for t in made if _storage(t) not in owner and _storage(t) not in fixed}
-        if made and not fresh and not _has_side_effects(node):  # a view
-            if _storage(made[0]) in owner:
-                hold(node, owner[_storage(made[0])])
-            return
-        reads = read(node.all_input_nodes)
-        produced: list[int] = []
-        if isinstance(node.meta.get("val"), torch.Tensor):
-            for tensor in fresh.values():
-                produced.append(new_value(node, tensor))
-                hold(node, produced[-1])
-        else:
-            items = {user: tensors_of(user) for user in node.users if user.target is operator.getitem}
-            for storage, tensor in fresh.items():
-                users = [user for user, yielded in items.items() if [_storage(t) for t in yielded] == [storage]]
-                if is_batch_norm(node) and users and all(user.args[1] in (3, 4) for user in users):
-                    sticky.update(users)
-                    fixed[storage] = storages.size(tensor)
-                elif users:
-                    produced.append(new_value(users[0], tensor))
-                    for user in users:
-                        hold(user, produced[-1])
-                # An output that nobody takes dies with the op: its bytes are part of the workspace.
-        parts.append((node, reads, tuple(produced), phase))
-
-    for node in forward:
-        add(node, "forward")
-    between = None
-    if tangents:
-        between = len(parts)
-        reads = read([node for node in outputs if isinstance(node, fx.Node)])
-        produced = []
-        for node in tangents:
-            for tensor in tensors_of(node):
-                produced.append(new_value(node, tensor))
-                hold(node, produced[-1])
+    def read(self, profile: Profiler, between_workspace: int | None, name: str) -> Captured:
+        """Ops, values and the nodes behind them."""
+        forward, backward = _split(self.module, self.outputs)
+        for node in forward:
+            self._visit(node, "forward")
+        between = None
+        if self.tangents:
+            between = len(self.parts)
+            self._add_between()
+        for node in backward:
+            self._visit(node, "backward")
         if between_workspace is None:
-            big = sum(t.untyped_storage().nbytes() for node in tangents for t in tensors_of(node) if t.numel() > 1)
-            between_workspace = 2 * big
-        parts.append((None, reads, tuple(produced), "loss"))
-    for node in backward:
-        add(node, "backward")
-
-    # What the caller gets is live to the end. An update of an input is copied into it right after the forward pass.
-    # The gradient of a scalar is the root of the backward pass, which autograd holds to its end.
-    kept = {value_of[node] for node in tangents if node in value_of and tensors_of(node)[0].numel() <= 1}
-    returned: set[int] = set()
-    for output, update in zip(outputs, is_update, strict=True):
-        if isinstance(output, fx.Node) and output in value_of:
-            returned.add(value_of[output])
-            if not (update and tangents):
-                kept.add(value_of[output])
-    kept.update(value_of[node] for node in gradients if isinstance(node, fx.Node) and node in value_of)
-    values = [Value(v.name, v.size, keep=i in kept) for i, v in enumerate(values)]
-
-    roots = {_storage(t) for node in overwritten for t in tensors_of(node)}
-    costs = profile([node for node, *_ in parts if node is not None])
-    ops = []
-    states = 0
-    for node, reads, made_values, phase in parts:
-        if node is None:
-            ops.append(Op(BETWEEN, 0.0, reads, made_values, between_workspace or 0, recomputable=False, phase=phase))
-            continue
-        cost = costs[node]
-        # An output that the script holds cannot be dropped, and an input that the forward pass overwrites cannot be read
-        # again once it has been.
-        reads_overwritten = any(_storage(t) in roots for n in node.all_input_nodes for t in tensors_of(n))
-        again = not (
-            _has_side_effects(node)
-            or any(value in returned for value in made_values)
-            or (reads_overwritten and not is_batch_norm(node))
+            between_workspace = self._estimate_between()
+        returned = self._returned()
+        kept = self._kept(returned)
+        values = [Value(value.name, value.size, keep=number in kept) for number, value in enumerate(self.values)]
+        ops = self._ops(profile, set(returned), between_workspace)
+        states = sum(
+            RNG_STATE_BYTES for part, op in zip(self.parts, ops, strict=True) if self._saves_state(part.node, op.recomputable)
         )
-        workspace = cost.workspace
-        if again and is_random(node) and device.type == "cpu":
-            states += RNG_STATE_BYTES
-            workspace += RNG_STATE_BYTES  # while the op is replayed, the state to go back to
-        ops.append(Op(node.name, cost.seconds, reads, made_values, workspace, again, phase))
-    scheduled = Graph(ops, values, sum(fixed.values()) + states, name)
-    return Captured(
-        scheduled,
-        module,
-        [part[0] for part in parts],
-        between,
-        value_of,
-        holders,
-        bases,
-        [node if isinstance(node, fx.Node) else None for node in outputs],
-        [node if isinstance(node, fx.Node) else None for node in gradients],
-        sticky,
-        device,
-        resident,
-    )
+        return Captured(
+            graph=Graph(ops, values, sum(self.fixed.values()) + states, name),
+            module=self.module,
+            nodes=[part.node for part in self.parts],
+            between=between,
+            value=self.value_of,
+            holders=self.holders,
+            bases=self.bases,
+            outputs=[node if isinstance(node, fx.Node) else None for node in self.outputs],
+            gradients=[node if isinstance(node, fx.Node) else None for node in self.gradients],
+            sticky=self.sticky,
+            device=self.device,
+            resident=self.resident,
+        )
+
+    # --- nodes, one by one ---
+
+    def _visit(self, node: fx.Node, phase: str) -> None:
+        """Take in the next node: a part of a tuple, a view, or an op."""
+        made = tensors_of(node)
+        if node.target is operator.getitem:
+            if made and node not in self.value_of:
+                self._hold_as_view(node, made[0])
+            return
+        fresh = {_storage(t): t for t in made if _storage(t) not in self.owner and _storage(t) not in self.fixed}
+        if made and not fresh and not _has_side_effects(node):
+            self._hold_as_view(node, made[0])
+            return
+        reads = self._values_of(node.all_input_nodes)
+        if isinstance(node.meta.get("val"), torch.Tensor):
+            makes = [self._new_value([node], tensor) for tensor in fresh.values()]
+        else:
+            makes = self._parts_of_tuple(node, fresh)
+        self.parts.append(_Part(node, reads, tuple(makes), phase))
+
+    def _parts_of_tuple(self, node: fx.Node, fresh: Mapping[int, torch.Tensor]) -> list[int]:
+        """The values of an op with several outputs, each held by the `getitem`s that take it.
+
+        An output that nobody takes dies with the op: its bytes are part of the workspace.
+        """
+        makes = []
+        items = {user: tensors_of(user) for user in node.users if user.target is operator.getitem}
+        for storage, tensor in fresh.items():
+            users = [user for user, yielded in items.items() if [_storage(t) for t in yielded] == [storage]]
+            if is_batch_norm(node) and users and all(user.args[1] in (3, 4) for user in users):
+                self.sticky.update(users)
+                self.fixed[storage] = self._bytes(tensor)
+            elif users:
+                makes.append(self._new_value(users, tensor))
+        return makes
+
+    def _add_between(self) -> None:
+        """What the user's script does between the passes: it reads the outputs and makes their gradients."""
+        reads = self._values_of([node for node in self.outputs if isinstance(node, fx.Node)])
+        makes = [self._new_value([node], tensor) for node in self.tangents for tensor in tensors_of(node)]
+        self.parts.append(_Part(None, reads, tuple(makes), "loss"))
+
+    def _new_value(self, nodes: Sequence[fx.Node], tensor: torch.Tensor) -> int:
+        """A value for the storage of `tensor`, held by these nodes, the first of which is its base."""
+        value = self.owner[_storage(tensor)] = len(self.values)
+        self.values.append(Value(nodes[0].name, self._bytes(tensor)))
+        self.bases.append(nodes[0])
+        self.holders.append([])
+        for node in nodes:
+            self._hold(node, value)
+        return value
+
+    def _hold(self, node: fx.Node, value: int) -> None:
+        self.value_of[node] = value
+        self.holders[value].append(node)
+
+    def _hold_as_view(self, node: fx.Node, tensor: torch.Tensor) -> None:
+        """A view of something that an op made holds that value; a view of an input holds nothing."""
+        if _storage(tensor) in self.owner:
+            self._hold(node, self.owner[_storage(tensor)])
+
+    def _values_of(self, nodes: Iterable[fx.Node]) -> tuple[int, ...]:
+        """The values behind these nodes, each once."""
+        storages = [_storage(tensor) for node in nodes for tensor in tensors_of(node)]
+        return tuple(dict.fromkeys(self.owner[storage] for storage in storages if storage in self.owner))
+
+    def _bytes(self, tensor: torch.Tensor) -> int:
+        """Bytes of the tensor's storage on the device that the budget is for."""
+        if not same_device(tensor.device, self.device):
+            return 0
+        size = tensor.untyped_storage().nbytes()
+        if not isinstance(size, int):
+            raise CheckmateError("a tensor of this graph has a size that depends on data: compile with dynamic=False")
+        return -(-size // _CUDA_BLOCK) * _CUDA_BLOCK if self.device.type == "cuda" else size
+
+    # --- once all nodes are known ---
+
+    def _estimate_between(self) -> int:
+        tensors = [tensor for node in self.tangents for tensor in tensors_of(node) if tensor.numel() > 1]
+        return 2 * sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+
+    def _returned(self) -> dict[int, bool]:
+        """Values that the forward pass returns: whether the caller holds them to the end.
+
+        The new content of an input is copied into it right after the forward pass.
+        """
+        returned: dict[int, bool] = {}
+        for output, update in zip(self.outputs, self.is_update, strict=True):
+            if isinstance(output, fx.Node) and output in self.value_of:
+                value = self.value_of[output]
+                returned[value] = returned.get(value, False) or not (update and self.tangents)
+        return returned
+
+    def _kept(self, returned: Mapping[int, bool]) -> set[int]:
+        """Values that are live to the end: what the caller gets, gradients, and the gradient of a scalar, which is the root of
+        the backward pass: autograd holds it to its end."""
+        kept = {value for value, to_the_end in returned.items() if to_the_end}
+        kept.update(self.value_of[node] for node in self.gradients if isinstance(node, fx.Node) and node in self.value_of)
+        scalars = [node for node in self.tangents if node in self.value_of and tensors_of(node)[0].numel() <= 1]
+        return kept.union(self.value_of[node] for node in scalars)
+
+    def _ops(self, profile: Profiler, returned: set[int], between_workspace: int) -> list[Op]:
+        costs = profile([part.node for part in self.parts if part.node is not None])
+        ops = []
+        for part in self.parts:
+            if part.node is None:
+                ops.append(Op(BETWEEN, 0.0, part.reads, part.makes, between_workspace, recomputable=False, phase=part.phase))
+                continue
+            cost = costs[part.node]
+            again = self._can_run_again(part.node) and returned.isdisjoint(part.makes)
+            # While random numbers are drawn again, the state to go back to is kept.
+            workspace = cost.workspace + (RNG_STATE_BYTES if self._saves_state(part.node, again) else 0)
+            ops.append(Op(part.node.name, cost.seconds, part.reads, part.makes, workspace, again, part.phase))
+        return ops
+
+    def _can_run_again(self, node: fx.Node) -> bool:
+        """It changes nothing but its outputs, and everything it reads and draws can be had a second time."""
+        if _has_side_effects(node) or (is_random(node) and self.device.type not in RANDOM_DEVICES):
+            return False
+        # An input that the forward pass overwrites is another one afterwards; batch norm does not look at it the second time.
+        read = {_storage(tensor) for source in node.all_input_nodes for tensor in tensors_of(source)}
+        return is_batch_norm(node) or read.isdisjoint(self.overwritten)
+
+    def _saves_state(self, node: fx.Node | None, recomputable: bool) -> bool:
+        """The state of the random number generator is saved for this op, on the device of the budget."""
+        return node is not None and recomputable and is_random(node) and self.device.type == "cpu"
 
 
 def _unpin_overwritten(module: fx.GraphModule, overwritten: Sequence[fx.Node]) -> None:

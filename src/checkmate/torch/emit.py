@@ -17,9 +17,9 @@ from torch import fx
 
 from ..errors import CheckmateError
 from ..schedule import Compute, Free, Step
-from .capture import RNG_STATE_BYTES, Captured, aten, is_batch_norm, is_random
+from .capture import RNG_STATE_BYTES, Captured, aten, is_batch_norm, is_random, tensors_of
 from .internals import forget_version_check, is_tangent
-from .random import replay, save_random_state
+from .random import draw, draw_again, empty_state
 
 #: Training-mode batch norm without running statistics: the same numbers, and nothing to update.
 _BATCH_NORM_PLAIN = aten._native_batch_norm_legit.no_stats
@@ -63,7 +63,8 @@ class _Emitter:
         for step in steps:
             if isinstance(step, Compute):
                 runs[step.op] += 1
-        self.replayed = {op for op, count in enumerate(runs) if count > 1 and self._is_random(op)}
+        #: Random ops that run more than once: all but the first time they draw the same numbers again.
+        self.drawn_again = {op for op, count in enumerate(runs) if count > 1 and self._is_random(op)}
         self.runs = [0] * captured.graph.num_ops
         self.forward = _Pass()
         self.backward: _Pass | None = None
@@ -124,30 +125,33 @@ class _Emitter:
             given = [current[a] if isinstance(a, fx.Node) else a for a in node.args[:3]]
             copy = graph.call_function(_BATCH_NORM_PLAIN, (*given, True, *node.args[6:8]))
             copy.meta = {**node.meta, "val": tuple(node.meta["val"][:3])}
-        elif op in self.replayed and again:
-            arguments, keywords = fx.map_arg((node.args, node.kwargs), lambda argument: current[argument])
-            copy = graph.call_function(replay, (self._state(op), cast(Any, node.target), arguments, keywords))
-            copy.meta = dict(node.meta)
+        elif is_random(node):
+            copy = self._emit_draw(op, node, again)
         else:
-            if op in self.replayed:
-                state = graph.call_function(save_random_state, (self._device(node),))
-                like = next(n for n in self.captured.module.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor))
-                state.meta["val"] = like.meta["val"].new_empty((RNG_STATE_BYTES,), dtype=torch.uint8, device="cpu")
-                self.here.states[op] = state
             copy = self._copy(node, self.here)
         return copy
 
-    def _state(self, op: int) -> fx.Node:
-        state = self.here.states.get(op)
-        if state is None:
-            state = self.here.states[op] = self._save(self.forward.states[op])
-        return state
+    def _emit_draw(self, op: int, node: fx.Node, again: bool) -> fx.Node:
+        """A random op: all draw in turn; the first computation of one that comes again saves the generator's state."""
+        device = tensors_of(node)[0].device
+        state = self._state(op, device) if op in self.drawn_again else None
+        arguments, keywords = fx.map_arg((node.args, node.kwargs), lambda argument: self.here.current[argument])
+        function = draw_again if again else draw
+        copy = self.here.graph.call_function(function, (state, device, cast(Any, node.target), arguments, keywords))
+        copy.meta = dict(node.meta)
+        return copy
 
-    def _device(self, node: fx.Node) -> torch.device:
-        value = node.meta["val"]
-        first = value[0] if isinstance(value, (tuple, list)) else value
-        device: torch.device = first.device
-        return device
+    def _state(self, op: int, device: torch.device) -> fx.Node:
+        """The saved state of an op's generator, here; room for it where the op runs for the first time."""
+        state = self.here.states.get(op)
+        if state is None and self.runs[op] > 1:
+            state = self._save(self.forward.states[op])
+        elif state is None:
+            state = self.here.graph.call_function(empty_state, (device,))
+            like = next(n for n in self.captured.module.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor))
+            state.meta["val"] = like.meta["val"].new_empty((RNG_STATE_BYTES,), dtype=torch.uint8, device="cpu")
+        self.here.states[op] = state
+        return state
 
     def get(self, node: fx.Node) -> fx.Node:
         """The current copy of a node in the function under construction; views are made, saved values are brought over."""

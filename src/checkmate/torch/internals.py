@@ -6,8 +6,10 @@ Checked against torch 2.11 to 2.13.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
@@ -16,9 +18,11 @@ import torch
 # `aot_module_simplified` is exported by functorch.compile, but its keywords are not documented.
 from functorch.compile import aot_module_simplified  # type: ignore[import-untyped]  # no stubs
 from torch import fx
+from torch._dynamo import convert_frame
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch.fx import _symbolic_trace
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._pytree import tree_leaves
 
@@ -35,6 +39,8 @@ def trace_and_compile(
 ) -> Callable[..., Any]:
     """AOT autograd: trace forward and backward of `module` together, split them, and wrap both for autograd.
 
+    It holds `compiling()`: the compilations of other threads wait until it has ended.
+
     Args:
         partition: (joint module, joint inputs, num_fwd_outputs=..., **rest) -> (forward module, backward module).
         forward, backward, inference: turn a graph module into a function of one list of inputs, which it empties.
@@ -46,7 +52,7 @@ def trace_and_compile(
     def adapt(make: Callable[[fx.GraphModule], Boxed]) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
         return lambda graph_module, example_inputs: make(graph_module)
 
-    with _as_eager():
+    with compiling(), _tracing(), _as_eager():
         compiled: Callable[..., Any] = aot_module_simplified(
             module,
             inputs,
@@ -57,6 +63,55 @@ def trace_and_compile(
             decompositions={torch.ops.aten.native_dropout_backward.default: _dropout_backward},
         )
     return compiled
+
+
+#: For releases of PyTorch whose lock has another name: planned models at least do not compile at the same time.
+_own_lock = threading.RLock()
+
+
+def compiling() -> AbstractContextManager[Any]:
+    """The lock that PyTorch holds while it compiles.
+
+    Tracing changes things that the whole process shares (`nn.Module.__call__`, settings of the compiler): no other thread may
+    compile meanwhile. The lock can be taken again by the thread that holds it.
+    """
+    lock: AbstractContextManager[Any] = getattr(convert_frame, "compile_lock", _own_lock)
+    return lock
+
+
+#: The thread that traces a graph for a plan.
+_tracer: int | None = None
+
+
+@contextmanager
+def _tracing() -> Iterator[None]:
+    """Note which thread traces; one at a time, because it holds `compiling()`."""
+    global _tracer
+    before, _tracer = _tracer, threading.get_ident()
+    try:
+        yield
+    finally:
+        _tracer = before
+
+
+def _let_other_threads_call() -> None:
+    """While one thread traces, let the others go on calling what is compiled already.
+
+    PyTorch refuses any call of a compiled function while a trace is under way, to find calls from inside the trace, and does
+    not look at which thread calls. The check is asked through a name that `torch.compile` looks up for every model.
+    """
+    name = "is_fx_symbolic_tracing"
+    is_tracing = getattr(_symbolic_trace, name, None)
+    if is_tracing is not None:
+
+        @wraps(is_tracing)
+        def is_tracing_here() -> bool:
+            return _tracer in (None, threading.get_ident()) and is_tracing()
+
+        setattr(_symbolic_trace, name, is_tracing_here)
+
+
+_let_other_threads_call()
 
 
 def _dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> Any:
@@ -138,10 +193,3 @@ def forward_outputs(module: fx.GraphModule, count: int) -> tuple[list[Any], list
 def forget_version_check(node: fx.Node) -> None:
     """Treat a saved tensor like any other: AOT autograd wants the ones saved without a version check last."""
     node.meta.pop("saved_tensor_with_no_vc_check", None)
-
-
-@contextmanager
-def preserved_random_state(devices: Sequence[torch.device]) -> Iterator[None]:
-    """Leave the random number generators of the CPU and of these devices as they were."""
-    with torch.random.fork_rng(devices=[d.index or 0 for d in devices if d.type == "cuda"]):
-        yield

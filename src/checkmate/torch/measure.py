@@ -5,19 +5,24 @@ of the bytes of all tensor storages alive at entry. CUDA: the counters of torch'
 
 Limits on the CPU: memory that other libraries allocate (NumPy, Python) is not tensor memory and is not counted. Tensors
 that only an autograd graph holds at entry (a forward whose backward is still to come) cannot be seen from Python: enter
-before the forward. Threads that the block starts itself are not watched; autograd's own are.
+before the forward. Other threads are not watched, neither what they allocate nor what they release; autograd's own are.
+At entry `measure` looks through all objects of the process. Python code of other threads can fail while it does ("bad argument
+to internal function": a tuple that they are building is referenced): enter before they start. Plans measure without that.
+
+Limit on CUDA: the counters are the device's. What other threads run on the same device meanwhile is part of the peak.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -50,23 +55,53 @@ def measure(device: torch.device | str | None = None) -> Iterator[Measurement]:
     """Measure the peak of live tensor bytes: `with measure() as m: step()`, then `m.peak`.
 
     It slows the block down (the CPU profiler runs), so take times and peaks in different runs. On CUDA it resets the
-    device's peak statistics. The block may raise; the measurement is complete then too.
+    device's peak statistics; measurements may lie inside each other there. The block may raise; the measurement is complete then too.
 
     Args:
         device: "cpu", "cuda", "cuda:1"; by default the current CUDA device if the process uses CUDA, else the CPU.
 
     Raises:
-        CheckmateError: another profiler is running, or the device is of another kind.
+        CheckmateError: another profiler or measurement is running, or the device is of another kind.
     """
     where = torch.device(device) if device is not None else _default_device()
-    if where.type == "cuda":
-        with _measure_cuda(where) as result:
-            yield result
-    elif where.type == "cpu":
-        with _measure_cpu(where) as result:
-            yield result
-    else:
-        raise CheckmateError(f"cannot measure memory on a {where.type!r} device: use 'cpu' or 'cuda'")
+    with _measure(where, "block", lambda: live_storages(where)) as result:
+        yield result
+
+
+@contextmanager
+def measure_pass(device: torch.device, inputs: Sequence[Any]) -> Iterator[Measurement]:
+    """`measure` for one pass of a planned graph: what it adds to its inputs, which it may release.
+
+    On the CPU `base` is the bytes of the inputs, and passes are measured one after the other: those of other threads end soon.
+
+    Raises:
+        CheckmateError: a profiler or a `measure` block is running, in whatever thread: their end may be far away.
+    """
+
+    def own() -> dict[int, torch.UntypedStorage]:
+        found: dict[int, torch.UntypedStorage] = {}
+        for tensor in inputs:
+            if isinstance(tensor, torch.Tensor):
+                _add_storage(found, tensor, device)
+        return found
+
+    with _measure(device, "pass", own) as result:
+        yield result
+
+
+def reset_cuda_peak(device: torch.device) -> None:
+    """Begin the device's peak counter anew. Measurements under way keep what it has shown so far."""
+    with _cuda_lock:
+        peak = torch.cuda.max_memory_allocated(device)
+        for measurement in _on_cuda:
+            if same_device(measurement.device, device):
+                measurement.peak = max(measurement.peak, peak)
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def same_device(device: torch.device, wanted: torch.device) -> bool:
+    """Whether `device` is the wanted one; without an index, any of that type is wanted."""
+    return device.type == wanted.type and wanted.index in (None, device.index)
 
 
 def live_storages(device: torch.device | str = "cpu") -> dict[int, torch.UntypedStorage]:
@@ -95,30 +130,75 @@ def _default_device() -> torch.device:
 
 
 @contextmanager
-def _measure_cuda(device: torch.device) -> Iterator[Measurement]:
-    torch.cuda.reset_peak_memory_stats(device)
-    base = torch.cuda.memory_allocated(device)
-    result = Measurement(device, base, base)
-    try:
-        yield result
-    finally:
-        result.peak = torch.cuda.max_memory_allocated(device)
+def _measure(
+    device: torch.device, kind: Literal["block", "pass"], at_entry: Callable[[], dict[int, torch.UntypedStorage]]
+) -> Iterator[Measurement]:
+    if device.type == "cuda":
+        # The current device may be another one when the block ends: fix the index now.
+        where = device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
+        with _measure_cuda(where) as result:
+            yield result
+    elif device.type == "cpu":
+        with _alone(kind), _measure_cpu(device, at_entry()) as result:
+            yield result
+    else:
+        raise CheckmateError(f"cannot measure memory on a {device.type!r} device: use 'cpu' or 'cuda'")
+
+
+_cuda_lock = threading.Lock()
+_on_cuda: list[Measurement] = []
 
 
 @contextmanager
-def _measure_cpu(device: torch.device) -> Iterator[Measurement]:
-    storages = live_storages(device)
+def _measure_cuda(device: torch.device) -> Iterator[Measurement]:
+    reset_cuda_peak(device)
+    base = torch.cuda.memory_allocated(device)
+    result = Measurement(device, base, base)
+    with _cuda_lock:
+        _on_cuda.append(result)
+    try:
+        yield result
+    finally:
+        with _cuda_lock:
+            # By identity: two measurements with the same numbers are equal.
+            _on_cuda[:] = [other for other in _on_cuda if other is not result]
+            result.peak = max(result.peak, torch.cuda.max_memory_allocated(device))
+
+
+#: What is measured on the CPU now, if anything: a process has one profiler session, a second one crashes it.
+_running: str | None = None
+_ended = threading.Condition()
+#: Seconds to wait for a pass in another thread. One that takes longer may itself be waiting for this thread.
+_PATIENCE = 60.0
+
+
+@contextmanager
+def _alone(kind: Literal["block", "pass"]) -> Iterator[None]:
+    global _running
+    with _ended:
+        _ended.wait_for(lambda: _running != "pass", _PATIENCE)
+        autograd: Any = torch.autograd
+        if _running is not None or autograd.profiler._is_profiler_enabled or autograd._profiler_enabled():
+            raise CheckmateError("cannot measure memory while another profiler or measurement is running: stop it first")
+        _running = kind
+    try:
+        yield
+    finally:
+        with _ended:
+            _running = None
+            _ended.notify_all()
+
+
+@contextmanager
+def _measure_cpu(device: torch.device, storages: dict[int, torch.UntypedStorage]) -> Iterator[Measurement]:
     base = sum(storage.nbytes() for storage in storages.values())
     result = Measurement(device, base, base)
     # The profiler does not report the release of blocks older than itself: watch those with weak references. They do
     # not keep anything alive, and fire when the storage itself dies, whoever held it last.
     released: list[tuple[int, int]] = []
     watched = [weakref.ref(storage, _on_release(released, storage.nbytes())) for storage in storages.values()]
-    del storages
+    storages.clear()  # nothing is kept alive, whoever else has the dict
     session = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
-    autograd: Any = torch.autograd
-    if autograd._profiler_enabled():  # starting a second session would cancel the first without a word
-        raise CheckmateError("cannot measure memory while another profiler is running: stop it first")
     with _quiet_kineto():
         session.start()
     started = time.time_ns()
@@ -141,8 +221,11 @@ def _time(event: tuple[int, int]) -> int:
 
 
 def _on_release(released: list[tuple[int, int]], size: int) -> Callable[[Any], None]:
+    thread = threading.get_ident()
+
     def note(_: Any) -> None:
-        released.append((time.time_ns(), -size))
+        if threading.get_ident() == thread:
+            released.append((time.time_ns(), -size))
 
     return note
 
@@ -155,8 +238,7 @@ def _add_storage(found: dict[int, torch.UntypedStorage], tensor: torch.Tensor, d
         size = storage.nbytes()
     except (NotImplementedError, RuntimeError, ValueError):  # wrappers of function transforms, uninitialized parameters
         return
-    same_index = device.index is None or storage.device.index == device.index
-    if storage.device.type == device.type and same_index and size:
+    if same_device(storage.device, device) and size:
         found.setdefault(storage._cdata, storage)
 
 

@@ -28,6 +28,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from ..costs import CostCache, Rates, cache_directory, check_cost_model, roofline_seconds
+from .capture import is_random
+from .measure import reset_cuda_peak
+from .random import draw, preserved_random_state
 from .transient import allocation_peak
 
 __all__ = ["NodeCost", "profile_nodes"]
@@ -204,9 +207,13 @@ def _measured(node: Node, device: torch.device) -> NodeCost | None:
     try:
         arguments, keywords = tree_map(_made_up, _fake_arguments(node))
         expected = _storage_bytes([_fake(node)], without=[_fake_arguments(node)])
+
+        def call() -> Any:
+            return draw(None, device, target, arguments, keywords) if is_random(node) else target(*arguments, **keywords)
+
         if device.type == "cuda":
-            return _measured_cuda(lambda: target(*arguments, **keywords), (arguments, keywords), expected, device)
-        return _measured_cpu(lambda: target(*arguments, **keywords), (arguments, keywords), expected)
+            return _measured_cuda(call, (arguments, keywords), expected, device)
+        return _measured_cpu(call, (arguments, keywords), expected)
     except Exception:  # noqa: BLE001 - as said above
         return None
 
@@ -230,7 +237,7 @@ def _measured_cpu(call: Callable[[], Any], inputs: Any, expected: int) -> NodeCo
 def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: torch.device) -> NodeCost:
     workspace = 0
     for _ in range(2):
-        torch.cuda.reset_peak_memory_stats(device)
+        reset_cuda_peak(device)
         before = torch.cuda.memory_allocated(device)
         result = call()
         top = torch.cuda.max_memory_allocated(device) - before
@@ -290,8 +297,7 @@ def _random_block(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 @contextmanager
 def _undisturbed(devices: set[torch.device]) -> Iterator[None]:
     """Run ops for real and leave no trace: no modes, gradients or autocast; random states put back afterwards."""
-    cuda = [device for device in devices if device.type == "cuda"]
-    with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(cuda):
+    with _disable_current_modes(), torch.no_grad(), preserved_random_state(list(devices)):
         kinds = sorted({device.type for device in devices})
         with _without_autocast(kinds):
             yield

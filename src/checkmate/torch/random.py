@@ -1,33 +1,74 @@
-"""Recomputing random ops: the state of the generator is saved before the first computation and brought back for others."""
+"""Random ops that are computed again draw the numbers that they drew the first time.
+
+All ops of a process draw from one generator per device. Before the first computation its state is saved; for another one
+it is brought back, and afterwards the generator is put to where it was. In between no other op may draw, or both would
+get wrong numbers: ops of planned graphs take turns. What other threads draw outside of planned graphs does not wait for its
+turn, as in plain training, where threads disturb each other's random numbers too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+#: Types of devices whose generators are known here.
+RANDOM_DEVICES = ("cpu", "cuda")
 
-def save_random_state(device: torch.device) -> torch.Tensor:
-    """The state of the device's default generator, as bytes on the CPU."""
-    if device.type == "cuda":
-        return torch.cuda.get_rng_state(device)
-    return torch.get_rng_state()
+#: Held by whoever draws from a generator or sets it.
+_turn = threading.RLock()
 
 
-def replay(state: torch.Tensor, op: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Run `op` with the generator of its device in `state`; the generator is then put back to where it was."""
-    device = next((a.device for a in (*arguments, *keywords.values()) if isinstance(a, torch.Tensor)), keywords.get("device"))
-    device = torch.device(device) if device is not None else torch.device("cpu")
-    now = save_random_state(device)
-    _set_random_state(state, device)
-    try:
+def draw(
+    state: torch.Tensor | None, device: torch.device, op: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> Any:
+    """Run `op`, which draws from the generator of `device`. The state it begins with is written into `state`, if given."""
+    with _turn:
+        if state is not None:
+            state.copy_(_get(device))
         return op(*arguments, **keywords)
+
+
+def draw_again(
+    state: torch.Tensor, device: torch.device, op: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> Any:
+    """Run `op` with the generator of `device` in `state`; the generator is then put back to where it was."""
+    with _turn:
+        now = _get(device)
+        _set(state, device)
+        try:
+            return op(*arguments, **keywords)
+        finally:
+            _set(now, device)
+
+
+def empty_state(device: torch.device) -> torch.Tensor:
+    """Room for a state of the generator of `device`. It is on the CPU, whatever the device."""
+    return torch.empty_like(_get(device))
+
+
+@contextmanager
+def preserved_random_state(devices: Sequence[torch.device]) -> Iterator[None]:
+    """Leave the generators of the CPU and of these devices as they were."""
+    every = [torch.device("cpu"), *(device for device in devices if device.type == "cuda")]
+    with _turn:
+        states = [_get(device) for device in every]
+    try:
+        yield
     finally:
-        _set_random_state(now, device)
+        with _turn:
+            for device, state in zip(every, states, strict=True):
+                _set(state, device)
 
 
-def _set_random_state(state: torch.Tensor, device: torch.device) -> None:
+def _get(device: torch.device) -> torch.Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _set(state: torch.Tensor, device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.set_rng_state(state, device)
     else:

@@ -14,7 +14,7 @@ import torch
 
 from ..errors import BudgetWarning, CheckmateError
 from ..units import format_bytes
-from .measure import measure
+from .measure import measure_pass
 from .planning import Plan
 
 #: Passes that may go by unmeasured before the user is told.
@@ -54,7 +54,7 @@ class FirstStep:
 
     def _run(self, run: Callable[[list[Any]], Any], arguments: list[Any], base: int) -> Any:
         # Entered by hand: an error from the pass itself must not be mistaken for one of the measurement.
-        context = measure(self.plan.device)
+        context = measure_pass(self.plan.device, arguments)
         try:
             seen = context.__enter__()
         except CheckmateError as error:
