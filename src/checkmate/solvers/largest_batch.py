@@ -14,7 +14,7 @@ from ..units import Budget, parse_bytes
 from .interface.running_search import Search, check_seed
 from .smallest_budget import minimum_budget
 
-#: Shares of the time limit that a single batch size may take.
+#: Share of the time limit that a single batch size may take.
 _PROBE_SHARE = 1 / 10
 
 
@@ -66,9 +66,9 @@ def max_batch_size(
     if not time_limit >= 0:
         raise BudgetError(f"time_limit must be a number >= 0, not {time_limit!r}")
     check_seed(seed)
-    room = parse_bytes(budget, percent_of=graph.no_recompute_peak) - graph.fixed_memory
+    memory_limit = parse_bytes(budget, percent_of=graph.no_recompute_peak) - graph.fixed_memory
     working_set = max(1, graph.min_working_set - graph.fixed_memory)
-    largest = upper = max(0, room // working_set)  # largest: worth trying; upper: proven
+    largest = upper = max(0, memory_limit // working_set)  # largest: worth trying; upper: proven
     batch, best, interrupted = 0, None, False
     probe = largest  # often the bound itself will do
     while batch < largest:
@@ -76,7 +76,7 @@ def max_batch_size(
             break
         search = Search(
             graph,
-            graph.fixed_memory + room // probe,
+            graph.fixed_memory + memory_limit // probe,
             time_limit=_PROBE_SHARE * time_limit,
             gap=0.0,
             seed=seed,
@@ -86,9 +86,9 @@ def max_batch_size(
             auto(search)
         if search.best is not None and search.best_cost <= max_overhead * graph.ideal_cost:
             batch, best = probe, search
-            # The schedule may leave room for more.
+            # The schedule may leave memory for more.
             peak = search.schedule("auto").peak - graph.fixed_memory
-            batch = max(batch, min(largest, room // max(1, peak)))
+            batch = max(batch, min(largest, memory_limit // max(1, peak)))
             answer = "fits"
         else:
             largest = probe - 1
@@ -106,5 +106,5 @@ def max_batch_size(
         if interrupted:
             raise KeyboardInterrupt
         minimum = minimum_budget(graph)
-        raise InfeasibleBudget(graph.fixed_memory + room, minimum.proven_minimum, minimum.smallest_found)
+        raise InfeasibleBudget(graph.fixed_memory + memory_limit, minimum.proven_minimum, minimum.smallest_found)
     return MaxBatch(batch, max(batch, upper), best.schedule("auto"), time.perf_counter() - started)

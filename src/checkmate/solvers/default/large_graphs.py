@@ -23,18 +23,13 @@ from ..heuristics.hill_climbing import Climb
 from ..interface.running_search import Search
 from ..representation.decoding import Evaluation, decode, evaluate
 from ..representation.graph_arrays import Bools, Floats, problem_of
+from .tuning import TUNING, LargeNumbers
 
-#: Graphs with more ops than this are large; up to the other number the course for small graphs goes on where this one ends.
-MANY_OPS, TOO_MANY_OPS = 2000, 8000
-#: Budgets that are rounded for, as parts of the budget: what greedy eviction adds must fit as well.
-_PARTS = (1.0, 0.985, 0.97, 0.94, 0.9)
 #: Settings of the eviction that repair well.
 _REPAIRS = (SETTINGS[0], SETTINGS[3], SETTINGS[2])
-#: Moves of the climb, also where the course for small graphs goes on.
-_MOVES, _FEW_MOVES = 1000, 50
 
 
-def large(search: Search) -> None:
+def large(search: Search, numbers: LargeNumbers = TUNING.large) -> None:
     """See the module's description."""
     graph = search.graph
     problem = problem_of(graph)
@@ -47,12 +42,12 @@ def large(search: Search) -> None:
     if search.done():
         return
     relaxation, greedy = SnapshotRelaxation(problem), Greedy(problem)
-    room, snapshot = search.budget - graph.fixed_memory, int(np.argmax(problem.profile))
-    for part in _PARTS:
+    memory_limit, snapshot = search.budget - graph.fixed_memory, int(np.argmax(problem.profile))
+    for share in numbers.budgets:
         if search.done():
             return
-        relaxed = relaxation.relax(part * room, [snapshot], search.time_left(), lambda: search.interrupted)
-        if part == 1.0:
+        relaxed = relaxation.relax(share * memory_limit, [snapshot], search.time_left(), lambda: search.interrupted)
+        if share == numbers.budgets[0]:
             if np.isinf(relaxed.bound):
                 search.proven_infeasible = True
                 return
@@ -64,11 +59,11 @@ def large(search: Search) -> None:
         for setting in _REPAIRS:
             if not search.done():
                 consider(greedy.run(search.budget, setting, [snapshot], [retained], longest=8), "repaired schedule")
-        if part == 1.0:
+        if share == numbers.budgets[0]:
             climb = Climb(greedy, search.budget, search.seed)
             for found in climb.start(search.done):
                 consider(found, "greedy eviction")
-    for _ in range(_MOVES if graph.num_ops > TOO_MANY_OPS else _FEW_MOVES):
+    for _ in range(numbers.moves if graph.num_ops > numbers.too_many_ops else numbers.few_moves):
         if search.done():
             return
         consider(climb.step(), "greedy eviction")

@@ -56,7 +56,7 @@ class Exact:
     """The search on one graph and budget.
 
     Args:
-        room: bytes without fixed memory. order: as in `solve`. free: recomputation costs nothing (any schedule will do).
+        memory_limit: bytes without fixed memory. order: as in `solve`. free: recomputation costs nothing (any schedule will do).
         below: only schedules that cost less are of interest.
 
     Attributes:
@@ -65,8 +65,8 @@ class Exact:
         certainty: what is proven may be off by this factor, for rounding.
     """
 
-    def __init__(self, graph: Graph, room: int, order: str = "given", free: bool = False, below: float = math.inf):
-        self.graph, self.room = graph, room
+    def __init__(self, graph: Graph, memory_limit: int, order: str = "given", free: bool = False, below: float = math.inf):
+        self.graph, self.memory_limit = graph, memory_limit
         self.sequence: list[int] | None = None
         self.none = False
         costs = np.array([0.0 if free else op.cost for op in graph.ops])
@@ -99,7 +99,7 @@ class Exact:
             if self.work >= most or stop():
                 return False
             arrays = (self._table, self._states, self._heap, self._index, self._counts)
-            ended = _expand(*arrays, self.room, self._limit, min(most, self.work + _SLICE))
+            ended = _expand(*arrays, self.memory_limit, self._limit, min(most, self.work + _SLICE))
             if ended == _WIDE or (ended == _FULL and len(self._states) >= _MOST_STATES):
                 return False
             if ended == _FULL:
@@ -313,7 +313,7 @@ def _reach(
     parent: int,
     op: int,
 ) -> bool:
-    """Open a state, or the same one at less cost, if it can end below the limit; False if there is no room for it."""
+    """Open a state, or the same one at less cost, if it can end below the limit; False if there is no place for it."""
     slot = _slot(states, index, done, live)
     state = index[slot]
     if state >= 0 and states[state, _SPENT] <= spent:
@@ -337,7 +337,7 @@ def _reach(
 
 
 @kernel()
-def _expand(table: Ints, states: Ints, heap: Ints, index: Ints, counts: Ints, room: int, limit: int, most: int) -> int:
+def _expand(table: Ints, states: Ints, heap: Ints, index: Ints, counts: Ints, memory_limit: int, limit: int, most: int) -> int:
     """Take the best open states until `most` successors were looked at; those that cost `limit` or more are left out."""
     n, m, kept = table[_SHAPE, 0], table[_SHAPE, 1], table[_SHAPE, 2]
     everything = (1 << n) - 1
@@ -367,7 +367,7 @@ def _expand(table: Ints, states: Ints, heap: Ints, index: Ints, counts: Ints, ro
             used = useful if again else _useful(table, after)
             # Old copies of its outputs are in the way, and so is what nobody will read.
             others = live & ~writes & (used | reads)
-            excess, count = table[_NEEDS, op] - room, 0
+            excess, count = table[_NEEDS, op] - memory_limit, 0
             for value in range(m):
                 if (others >> value) & 1:
                     excess += table[_SIZE, value]

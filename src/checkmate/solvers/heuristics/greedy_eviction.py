@@ -40,6 +40,8 @@ SETTINGS = (
     Weights(1.5, 1, 0.5),
     Weights(0.3, 0, 0.25),
 )
+#: Enough of them to repair a plan, or to have any schedule at all.
+REPAIR_SETTINGS = SETTINGS[:3]
 
 
 #: A pass that goes in circles is given up after this much work per op; passes that succeed take a small part of it.
@@ -175,7 +177,7 @@ class Greedy:
 
 @kernel()
 def _push(state: _State, score: float, value: int) -> None:
-    """Enter a value; its older entries no longer count. There must be room."""
+    """Enter a value; its older entries no longer count. The heap must have a free place."""
     state.ints[_VERSION, value] += 1
     scores, values, versions = state.scores[_HEAP], state.ints[_HEAP_VALUE], state.ints[_HEAP_VERSION]
     i = state.ints[_COUNT, _ENTRIES]
@@ -229,7 +231,7 @@ def _score(graph: _Graph, state: _State, value: int, stage: int, total: float) -
 
 @kernel()
 def _enter_anyhow(graph: _Graph, state: _State, value: int, stage: int) -> None:
-    """Put a value on the heap, if it is a candidate, with a score that is at least its true one. There must be room."""
+    """Put a value on the heap, if it is a candidate, with a score that is at least its true one. The heap must have a free place."""
     if state.ints[_RESIDENT, value] == 0 or graph.table[_CANDIDATE, value] == 0:
         return
     score = _USELESS
@@ -400,6 +402,20 @@ def _free_useless(graph: _Graph, state: _State, op: int, stage: int) -> float:
 
 
 @kernel()
+def _pass_snapshot(graph: _Graph, state: _State, stage: int) -> float:
+    """Drop what the plan does not retain at the snapshot after `stage`. Bytes."""
+    group, freed = state.ints[_COUNT, _GROUP], 0.0
+    for value in range(graph.table[_COUNTS, 1]):
+        again = graph.table[_AGAIN, graph.table[_PRODUCER, value]]
+        if state.ints[_RESIDENT, value] and not graph.retained[group, value] and again:
+            state.ints[_RESIDENT, value] = 0
+            freed += graph.numbers[_SIZE, value]
+    state.ints[_COUNT, _GROUP] += 1
+    _start_over(graph, state, stage + 1)
+    return freed
+
+
+@kernel()
 def _run(graph: _Graph, budget: float, longest: int) -> tuple[int, Ints]:
     """The length of the sequence found, -1 if there is none, and the sequence."""
     n, m = graph.table[_COUNTS, 0], graph.table[_COUNTS, 1]
@@ -473,10 +489,5 @@ def _run(graph: _Graph, budget: float, longest: int) -> tuple[int, Ints]:
                 live -= graph.numbers[_SIZE, value]
         group = state.ints[_COUNT, _GROUP]
         if group < len(graph.retained) and graph.table[_SNAPSHOT, group] == stage:
-            for value in range(m):
-                if resident[value] and not graph.retained[group, value] and graph.table[_AGAIN, graph.table[_PRODUCER, value]]:
-                    resident[value] = 0
-                    live -= graph.numbers[_SIZE, value]
-            state.ints[_COUNT, _GROUP] += 1
-            _start_over(graph, state, stage + 1)
+            live -= _pass_snapshot(graph, state, stage)
     return length, sequence

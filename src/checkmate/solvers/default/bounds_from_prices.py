@@ -1,0 +1,59 @@
+"""Bounds from prices of memory: the Lagrangian bound at many snapshots, and that from nested snapshots."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..bounds.lagrangian_bound import ForestBound
+from ..bounds.nested_snapshot_bound import PRICES, nested_bound, repeats
+from ..representation.decoding import read_off
+from .common_state import State
+
+
+class BoundsFromPrices:
+    """Both, once for each search."""
+
+    def __init__(self, state: State):
+        self.state, self.numbers = state, state.tuning.prices
+        self.tried = False
+
+    def run(self) -> None:
+        """What relaxations with few snapshots cannot see."""
+        self.tried = True
+        self._lagrangian()
+        self._nested_snapshots()
+
+    def _lagrangian(self) -> None:
+        """What small programs with few snapshots cannot see, at many snapshots."""
+        state, search = self.state, self.state.search
+        latest = search.seconds() + self.numbers.share * search.time_limit
+        forest = ForestBound(state.problem, state.memory_limit)
+        while state.loose() and not forest.exhausted and not search.done() and search.seconds() < latest:
+            stages, retained = forest.snapshots, forest.step(search.done)
+            if np.isinf(forest.bound):
+                search.proven_infeasible = True
+                return
+            search.raise_bound(forest.bound, f"bound from prices at {len(stages)} snapshots")
+            found = read_off(state.graph, stages, retained)
+            violating = [one for one in found if not state.consider(one, "schedule from prices")]
+            forest.refine(violating)
+
+    def _nested_snapshots(self) -> None:
+        """What snapshots that follow one another cannot see: near the least memory much is recomputed more than once."""
+        state, search, compared = self.state, self.state.search, self.numbers.compared
+        latest = search.seconds() + self.numbers.nested_share * search.time_limit
+
+        def bound(cut: tuple[int, int], prices: int = PRICES) -> float:
+            found = nested_bound(
+                state.problem, state.memory_limit, *cut, lambda: search.done() or search.seconds() > latest, prices
+            )
+            search.raise_bound(found, "bound from nested snapshots")
+            return found
+
+        cuts = [cut for cut in self.numbers.nested_cuts if state.loose() and repeats(state.problem, *cut)]
+        found = {cut: bound(cut) for cut in cuts[:compared] if state.loose()}
+        if found and state.loose():
+            bound(max(found, key=lambda cut: found[cut]), self.numbers.more_prices)
+        for cut in cuts[compared:]:
+            if state.loose():
+                bound(cut)
