@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..graph import Graph
+from .interface.work import Limits, Work, eviction, exact_search, sets_of_values
 
 if TYPE_CHECKING:
     from .representation.decoding import Evaluation
@@ -14,8 +15,12 @@ if TYPE_CHECKING:
 
 #: Ops per segment of nested checkpointing; so few ops that greedy eviction takes milliseconds, and is asked to the end.
 _OPS, _FEW_OPS = 25, 300
-#: Seconds for greedy eviction, of however few there are.
-_LEAST_SECONDS = 1.0
+#: Units of work (see interface/work.py) in all; and for greedy eviction, of however few there are.
+UNITS, _LEAST_UNITS = 15.0, 1.0
+#: The most seconds, where nobody says how many: a search on a slow machine takes longer for the same work.
+_SECONDS = 60.0
+#: What is done between two questions whether to stop: successors of states in the exact search, sets of values in the peak bound.
+_SUCCESSORS, _SETS = 50_000, 200_000
 
 
 class MinimumBudget(NamedTuple):
@@ -37,7 +42,12 @@ def minimum_budget(graph: Graph) -> MinimumBudget:
 
 
 def least_peak_found(
-    graph: Graph, order: str = "given", asked: int = 0, tolerance: float = 0.005, seconds: float = 15.0
+    graph: Graph,
+    order: str = "given",
+    asked: int = 0,
+    tolerance: float = 0.005,
+    units: float = UNITS,
+    seconds: float = _SECONDS,
 ) -> tuple[Evaluation, int]:
     """The schedule of least peak that is found by bisection over budgets, and the budget below which none exists.
 
@@ -47,17 +57,18 @@ def least_peak_found(
     Args:
         order: of first computations, as in `solve`. asked: a budget of special interest.
         tolerance: relative precision where the search is not exact.
+        units: of work that it takes at most, about; the same work finds the same schedule.
         seconds: return what is found by about then, not counting what kernels take to compile the first time.
     """
     from .interface.compile_clock import clock  # and with it numba: not at import time
 
     with clock() as elapsed:
-        return _least_peak_found(graph, order, asked, tolerance, seconds, elapsed)
+        work = Work(units)
+        limits = Limits(work, lambda: elapsed() > seconds, lambda: max(0.0, seconds - elapsed()))
+        return _least_peak_found(graph, order, asked, tolerance, limits)
 
 
-def _least_peak_found(
-    graph: Graph, order: str, asked: int, tolerance: float, seconds: float, elapsed: Callable[[], float]
-) -> tuple[Evaluation, int]:
+def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, limits: Limits) -> tuple[Evaluation, int]:
     from .bounds.peak_bound import least_peak_bound
     from .default.auto import auto  # solver and compiled kernels: not at import time
     from .default.warm_start import begin_with
@@ -68,18 +79,21 @@ def _least_peak_found(
     from .representation.decoding import evaluate
     from .representation.graph_arrays import problem_of
 
-    problem = problem_of(graph)
+    problem, work = problem_of(graph), limits.work
 
-    def late(part: float = 1.0) -> bool:
-        return elapsed() > part * seconds
+    def late(part: float = 1.0, units: float = 0.0) -> bool:
+        """So much work has been done: is that more than this part of all, or is time over?"""
+        work.spend(units)
+        return work.done >= part * work.limit or limits.stop()
 
+    exact_units = exact_search(_SUCCESSORS)
     best, proven = least_peak(
-        graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST, lambda: late(1 / 8)
+        graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST, lambda: late(1 / 8, exact_units)
     )
     if best.peak == proven:
         return best, proven
     planner = Greedy(problem)
-    quick = max(1 / 3, min(0.8, _LEAST_SECONDS / seconds)) if graph.num_ops > _FEW_OPS else math.inf
+    quick = max(1 / 3, min(0.8, _LEAST_UNITS / work.limit)) if graph.num_ops > _FEW_OPS else math.inf
 
     def by_eviction(budget: int) -> Evaluation | None:
         found: Evaluation | None = None
@@ -87,12 +101,12 @@ def _least_peak_found(
             one = planner.run(budget, setting, longest=8)
             if one is not None and (found is None or one.peak < found.peak):
                 found = one
-            if late(quick) or (found is not None and found.peak <= budget):
+            if late(quick, eviction(graph.num_ops)) or (found is not None and found.peak <= budget):
                 break
         return found
 
     def by_rounds(budget: int) -> Evaluation | None:
-        search = Search(graph, budget, time_limit=max(0.1, seconds - elapsed()), gap=1.0)
+        search = Search(graph, budget, time_limit=max(0.1, limits.time_left()), gap=1.0, work=work.part(work.left))
         if order == "given":
             begin_with(search, best.sequence)
         auto(search, rounds=3)
@@ -112,10 +126,11 @@ def _least_peak_found(
 
     bisect(by_eviction, quick)
     if best.peak > proven:
-        proven = max(proven, least_peak_bound(problem, best.peak, lambda: late(2 / 3)))
-    best, proven = least_peak(graph, best, proven, order, ALL, lambda: late(1 / 2))
+        proven = max(proven, least_peak_bound(problem, best.peak, lambda: late(2 / 3, sets_of_values(_SETS))))
+    best, proven = least_peak(graph, best, proven, order, ALL, lambda: late(1 / 2, exact_units))
     if best.peak > (1 + tolerance) * proven and not late(1 / 3):
-        nested = Nested(problem, auto, graph.num_ops // _OPS, best.peak - graph.fixed_memory, 0, lambda: late(2 / 3))
+        part = Limits(work.part(max(0.0, 2 / 3 * work.limit - work.done)), limits.stop, limits.time_left)
+        nested = Nested(problem, auto, graph.num_ops // _OPS, best.peak - graph.fixed_memory, 0, part)
         bisect(nested.run, 2 / 3)
     bisect(by_rounds, 1.0)
     return best, proven

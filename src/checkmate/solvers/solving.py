@@ -13,7 +13,7 @@ from ..units import Budget, format_bytes, parse_bytes
 from .default.warm_start import begin_with, sequence_of
 from .interface.running_search import Progress, Search, check_seed
 from .registry import methods, run
-from .smallest_budget import least_peak_found
+from .smallest_budget import UNITS, least_peak_found
 
 if TYPE_CHECKING:
     from .representation.decoding import Evaluation
@@ -68,7 +68,7 @@ def solve(
     begin = None if start is None else _first_sequence(start, graph, method, order)
     search = Search(graph, limit, order, float(time_limit), float(gap), seed, progress)
     if limit < graph.min_working_set:
-        raise _infeasible(search, *least_peak_found(graph, order))
+        raise _infeasible(search, *_least_peak_found(search))
     with search.catching_interrupts():
         if method == "auto" and graph.no_recompute_peak <= limit:
             search.offer(range(graph.num_ops), graph.ideal_cost, "no recomputation")
@@ -78,7 +78,7 @@ def solve(
     if search.best is None:
         if search.interrupted:
             raise KeyboardInterrupt
-        smallest, proven = least_peak_found(graph, order, limit, seconds=max(1.0, min(15.0, search.time_left())))
+        smallest, proven = _least_peak_found(search, limit)
         if method != "auto" or smallest.peak > limit:
             raise _infeasible(search, smallest, proven, method)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
@@ -90,6 +90,12 @@ def solve(
     if not _in_order(graph, schedule.steps, order):
         raise CheckmateError(f"method {method!r} returned a schedule that is not in the order {order!r}: please report it")
     return schedule
+
+
+def _least_peak_found(search: Search, asked: int = 0) -> tuple[Evaluation, int]:
+    """The schedule of least peak, and the proven minimum, by what the time limit leaves; within a second where that is nothing."""
+    units, seconds = min(UNITS, max(1.0, search.time_limit)), max(1.0, search.time_left())
+    return least_peak_found(search.graph, search.order, asked, units=units, seconds=seconds)
 
 
 def _first_sequence(start: Schedule, graph: Graph, method: str, order: str) -> list[int]:

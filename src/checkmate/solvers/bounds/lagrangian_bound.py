@@ -62,6 +62,11 @@ class ForestBound:
         self._by_schedules = False
         self._missed = np.zeros(0)
 
+    @property
+    def entries(self) -> int:
+        """Of the tables that each answer fills."""
+        return _Forest.entries(self.problem, self.snapshots)
+
     def step(self, stop: Callable[[], bool]) -> list[Bools]:
         """Find prices for the snapshots. Returns what an optimum of the priced program retains at each, per value (length m)."""
         forest = _Forest(self.problem, self.room, self.snapshots)

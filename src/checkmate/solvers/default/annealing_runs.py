@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from ..heuristics.annealing import HOT, POLISH_HEAT
+from ..interface.work import annealing
 from ..representation.decoding import Evaluation, evaluate
 from .common_state import SIDE_BY_SIDE, State
 from .eviction_and_climb import EvictionAndClimb
@@ -34,7 +36,7 @@ class AnnealingRuns:
         # What the relaxation retains may fit if the group recomputes in another order: decoding knows but one.
         near = min(violating, key=lambda found: (found.cost, found.peak), default=None)
         if near is not None and near.cost < search.best_cost and search.current_gap() <= wide:
-            state.consider(state.anneal.run(near.sequence, moves, hot=POLISH_HEAT, stop=search.done), "annealing")
+            state.anneal_from(near.sequence, moves, POLISH_HEAT)
         if state.loose() or state.hard:
             self._compete(moves)
         else:
@@ -52,6 +54,7 @@ class AnnealingRuns:
     def _side_by_side(self, starts: Sequence[Sequence[int]], moves: int, heat: float) -> list[Evaluation]:
         """An annealing from each of them; returns those within the budget."""
         state = self.state
+        state.search.work.spend(annealing(moves, state.graph.num_ops) * math.ceil(len(starts) / SIDE_BY_SIDE))
 
         def run(start: Sequence[int], seed: int) -> Evaluation:
             return state.anneal.run(start, moves, hot=heat, stop=state.search.done, rng=np.random.default_rng(seed))
@@ -68,8 +71,7 @@ class AnnealingRuns:
             starts.append(min(violating, key=lambda found: found.peak).sequence)
         for start in starts:
             if search.best is None or search.current_gap() > state.tuning.gaps.wide:
-                found = state.anneal.run(start, self.numbers.fresh * moves, hot=HOT, stop=search.done)
-                state.consider(found, "annealing")
+                state.anneal_from(start, self.numbers.fresh * moves, HOT)
 
     def _compete(self, moves: int) -> None:
         """Short runs from good schedules, of which the best few go on: how well a run ends shows early, and is a matter of luck.

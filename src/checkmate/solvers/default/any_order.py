@@ -13,6 +13,7 @@ from ...schedule import OPTIMAL_GAP
 from ..exact.best_first_search import ALL, FIRST, exact
 from ..heuristics.annealing import COLD, HOT, POLISH_HEAT, Anneal
 from ..interface.running_search import Search
+from ..interface.work import annealing
 from ..representation.decoding import Evaluation, evaluate
 from ..representation.graph_arrays import problem_of
 from .auto import auto
@@ -35,10 +36,14 @@ class _AnyOrder:
         self._consider(evaluate(graph, range(graph.num_ops)), "no recomputation")
         if search.done() or exact(search, FIRST):
             return
-        low = self.anneal.run(range(graph.num_ops), self._moves(self.numbers.order_moves), shifts_only=True, stop=search.done)
+        moves = self._moves(self.numbers.order_moves)
+        search.work.spend(annealing(moves, graph.num_ops))
+        low = self.anneal.run(range(graph.num_ops), moves, shifts_only=True, stop=search.done)
         self._consider(low, "order without recomputation")
         if not self._over():
-            self._consider(self.anneal.run(low.sequence, self._moves(self.numbers.round_moves), stop=self._over), "annealing")
+            moves = self._moves(self.numbers.round_moves)
+            search.work.spend(annealing(moves, graph.num_ops))
+            self._consider(self.anneal.run(low.sequence, moves, stop=self._over), "annealing")
         if not self._over():
             self._given_order()
         if not self._over():
@@ -55,7 +60,8 @@ class _AnyOrder:
     def _given_order(self) -> None:
         """The default method on a search of its own: its bound and its proofs hold for the given order only."""
         search, graph = self.search, self.graph
-        inner = Search(graph, search.budget, "given", self.numbers.given_share * search.time_left(), search.gap, search.seed)
+        work = search.work.part(self.numbers.given_share * search.time_limit)
+        inner = Search(graph, search.budget, "given", search.time_left(), search.gap, search.seed, work=work)
         with inner.catching_interrupts():
             auto(inner, tuning=self.tuning)
         search.interrupted |= inner.interrupted
@@ -68,10 +74,12 @@ class _AnyOrder:
         # What is within the gap is polished too, for one round.
         while not self._over() and idle < (1 if search.closed() else self.numbers.patience):
             before, began = search.best_cost, search.seconds()
-            if rate:  # a run that is cut short ends hot and in vain
+            # A run that the time limit cuts short ends hot and in vain. This matters for what the clock ends anyway.
+            if rate:
                 moves = max(1000, min(moves, int(0.9 * rate * search.time_left())))
             polish = search.best is not None and number % 2 == 1
             start = search.best if search.best is not None and (polish or search.closed()) else low.sequence
+            search.work.spend(annealing(moves, self.graph.num_ops))
             hot = HOT if number % 4 == 2 else POLISH_HEAT  # from the low order both heats: neither is always better
             self._consider(self.anneal.run(start, moves, hot, COLD, stop=self._over), "annealing")
             rate = moves / max(1e-6, search.seconds() - began)
@@ -80,4 +88,4 @@ class _AnyOrder:
 
     def _over(self) -> bool:
         search = self.search
-        return search.interrupted or search.time_left() <= 0 or search.current_gap() <= OPTIMAL_GAP
+        return search.out_of_time() or search.current_gap() <= OPTIMAL_GAP

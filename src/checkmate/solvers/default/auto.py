@@ -71,7 +71,7 @@ class _Engine:
     def _finished(self) -> bool:
         """The search is done, and a schedule within the gap has been improved for some rounds."""
         search, numbers = self.search, self.tuning.relaxations
-        if search.closed() and not search.interrupted and search.time_left() > 0 and search.target_cost is None:
+        if search.closed() and not search.out_of_time() and search.target_cost is None:
             return self.polished >= numbers.polish_rounds or search.current_gap() <= max(0.02 * search.gap, OPTIMAL_GAP)
         return search.done()
 

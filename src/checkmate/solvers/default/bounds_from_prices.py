@@ -6,8 +6,12 @@ import numpy as np
 
 from ..bounds.lagrangian_bound import ForestBound
 from ..bounds.nested_snapshot_bound import PRICES, nested_bound, repeats
+from ..interface.work import block_programs, lagrangian
 from ..representation.decoding import read_off
 from .common_state import State
+
+#: Programs that the nested snapshot bound solves between two questions whether to stop.
+_PROGRAMS = 11
 
 
 class BoundsFromPrices:
@@ -26,10 +30,15 @@ class BoundsFromPrices:
     def _lagrangian(self) -> None:
         """What small programs with few snapshots cannot see, at many snapshots."""
         state, search = self.state, self.state.search
-        latest = search.seconds() + self.numbers.share * search.time_limit
+        limits = search.limits(self.numbers.share)
         forest = ForestBound(state.problem, state.memory_limit)
-        while state.loose() and not forest.exhausted and not search.done() and search.seconds() < latest:
-            stages, retained = forest.snapshots, forest.step(search.done)
+
+        def stop() -> bool:
+            limits.work.spend(lagrangian(forest.entries))
+            return limits.over()
+
+        while state.loose() and not forest.exhausted and not limits.over():
+            stages, retained = forest.snapshots, forest.step(stop)
             if np.isinf(forest.bound):
                 search.proven_infeasible = True
                 return
@@ -41,12 +50,14 @@ class BoundsFromPrices:
     def _nested_snapshots(self) -> None:
         """What snapshots that follow one another cannot see: near the least memory much is recomputed more than once."""
         state, search, compared = self.state, self.state.search, self.numbers.compared
-        latest = search.seconds() + self.numbers.nested_share * search.time_limit
+        limits = search.limits(self.numbers.nested_share)
+
+        def stop() -> bool:
+            limits.work.spend(block_programs(_PROGRAMS))
+            return limits.over()
 
         def bound(cut: tuple[int, int], prices: int = PRICES) -> float:
-            found = nested_bound(
-                state.problem, state.memory_limit, *cut, lambda: search.done() or search.seconds() > latest, prices
-            )
+            found = nested_bound(state.problem, state.memory_limit, *cut, stop, prices)
             search.raise_bound(found, "bound from nested snapshots")
             return found
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ..bounds.snapshot_relaxation import SnapshotRelaxation
 from ..heuristics.annealing import Anneal
-from ..heuristics.greedy_eviction import Greedy
+from ..heuristics.greedy_eviction import Greedy, Weights
 from ..interface.running_search import Search
+from ..interface.work import annealing, eviction
 from ..representation.decoding import Evaluation
-from ..representation.graph_arrays import problem_of
+from ..representation.graph_arrays import Bools, problem_of
 from .tuning import Tuning
 
 #: Threads for what runs side by side: kernels and HiGHS do not hold the interpreter's lock.
@@ -47,6 +48,18 @@ class State:
             return False
         self.search.offer(found.sequence, found.cost, note)
         return True
+
+    def evict(
+        self, setting: Weights, stages: Sequence[int] = (), retained: Sequence[Bools] = (), longest: int = 30
+    ) -> Evaluation | None:
+        """A pass of greedy eviction; see `Greedy.run`."""
+        self.search.work.spend(eviction(self.graph.num_ops))
+        return self.greedy.run(self.search.budget, setting, stages, retained, longest=longest)
+
+    def anneal_from(self, start: Sequence[int], moves: int, hot: float) -> None:
+        """An annealing, whose schedule is handed in."""
+        self.search.work.spend(annealing(moves, self.graph.num_ops))
+        self.consider(self.anneal.run(start, moves, hot=hot, stop=self.search.done), "annealing")
 
     def wider_than(self, gap: float) -> bool:
         """Whether there is more to close than that; in a search of a few rounds nothing is closed anyway."""

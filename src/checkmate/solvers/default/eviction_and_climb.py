@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..heuristics.greedy_eviction import REPAIR_SETTINGS
+from ..heuristics.greedy_eviction import REPAIR_SETTINGS, SETTINGS
 from ..heuristics.hill_climbing import Climb
+from ..interface.work import eviction
 from ..representation.decoding import Evaluation
 from .common_state import State
 
@@ -29,6 +30,7 @@ class EvictionAndClimb:
         if self._climb is None:
             self._climb = Climb(state.greedy, state.search.budget, state.search.seed)
             self.found = self._climb.start(state.search.done)
+            state.search.work.spend(len(SETTINGS) * eviction(state.graph.num_ops))
             for one in self.found:
                 state.consider(one, "greedy eviction")
             self._evicted = min((one.cost for one in self.found), default=np.inf)
@@ -39,7 +41,7 @@ class EvictionAndClimb:
         search = self.state.search
         for setting in REPAIR_SETTINGS if self._climb is None and search.time_left() <= 0 else ():
             if not search.interrupted and not search.proven_infeasible and not search.closed():
-                found = self.state.greedy.run(search.budget, setting, longest=8)
+                found = self.state.evict(setting, longest=8)
                 if found is not None:
                     self.state.consider(found, "greedy eviction")
 
@@ -52,11 +54,11 @@ class EvictionAndClimb:
         climb, numbers, search = self.evict(), self.numbers, self.state.search
         if not self.evicts_well():
             return
-        # A number of moves and not of seconds, so that the same search takes the same turns.
         self._moves *= numbers.loose_growth if self.state.loose() else numbers.growth
         for _ in range(max(numbers.least, min(self._moves, int(numbers.work / self.state.graph.num_ops**2)))):
             if search.done():
                 return
+            search.work.spend(eviction(self.state.graph.num_ops))
             moved = climb.step()
             if moved is not None:
                 self.state.consider(moved, "greedy eviction")

@@ -21,6 +21,7 @@ from ..bounds.snapshot_relaxation import SnapshotRelaxation
 from ..heuristics.greedy_eviction import SETTINGS, Greedy
 from ..heuristics.hill_climbing import Climb
 from ..interface.running_search import Search
+from ..interface.work import eviction
 from ..representation.decoding import Evaluation, decode, evaluate
 from ..representation.graph_arrays import Bools, Floats, problem_of
 from .tuning import TUNING, LargeNumbers
@@ -47,6 +48,7 @@ def large(search: Search, numbers: LargeNumbers = TUNING.large) -> None:
         if search.done():
             return
         relaxed = relaxation.relax(share * memory_limit, [snapshot], search.time_left(), lambda: search.interrupted)
+        search.work.spend(relaxed.work)
         if share == numbers.budgets[0]:
             if np.isinf(relaxed.bound):
                 search.proven_infeasible = True
@@ -58,14 +60,17 @@ def large(search: Search, numbers: LargeNumbers = TUNING.large) -> None:
         consider(evaluate(graph, decode(graph, [snapshot], [retained], eager=False)), "rounded schedule")
         for setting in _REPAIRS:
             if not search.done():
+                search.work.spend(eviction(graph.num_ops))
                 consider(greedy.run(search.budget, setting, [snapshot], [retained], longest=8), "repaired schedule")
         if share == numbers.budgets[0]:
             climb = Climb(greedy, search.budget, search.seed)
+            search.work.spend(len(SETTINGS) * eviction(graph.num_ops))
             for found in climb.start(search.done):
                 consider(found, "greedy eviction")
     for _ in range(numbers.moves if graph.num_ops > numbers.too_many_ops else numbers.few_moves):
         if search.done():
             return
+        search.work.spend(eviction(graph.num_ops))
         consider(climb.step(), "greedy eviction")
 
 

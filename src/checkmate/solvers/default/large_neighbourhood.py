@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ..heuristics.annealing import POLISH_HEAT
+from ..interface.work import annealing
 from ..representation.decoding import Evaluation, read_off, retained_by
 from ..representation.graph_arrays import Bools
 from .common_state import SIDE_BY_SIDE, State
@@ -38,8 +39,10 @@ class LargeNeighbourhood:
                 # Drawn before they begin, so that which of them ends first does not matter.
                 tries = [(self._some(round(size)), np.random.default_rng(self._rng.integers(2**31))) for _ in range(SIDE_BY_SIDE)]
                 running = [pool.submit(self._solve, stages, transients, kept, *one) for one in tries]
-                for one in running:
-                    exact, found = one.result()
+                # Handed in when all have ended: until then each sees the search as it was when they began.
+                ended = [one.result() for one in running]
+                search.work.spend(max(work for _, _, work in ended))
+                for exact, found, _ in ended:
                     for schedule in found:
                         self.state.consider(schedule, "schedule from a neighbourhood")
                     size = min(size * numbers.growth, numbers.count) if exact else max(size / numbers.growth, 1.0)
@@ -59,14 +62,14 @@ class LargeNeighbourhood:
         kept: list[Bools],
         free: Bools,
         rng: np.random.Generator,
-    ) -> tuple[bool, list[Evaluation]]:
-        """Whether the program was solved to the end, and the schedules that it led to."""
+    ) -> tuple[bool, list[Evaluation], float]:
+        """Whether the program was solved to the end, the schedules that it led to, and the work."""
         state, search, numbers = self.state, self.state.search, self.numbers
         cost = search.best_cost
         relaxed = state.relaxation.solve(
             state.memory_limit,
             stages,
-            min(numbers.limit, search.time_left()),
+            search.time_left(),
             numbers.gap,
             seed=search.seed,
             stop=lambda bound: search.interrupted,
@@ -74,11 +77,14 @@ class LargeNeighbourhood:
             free=free,
             windows=False,
             transients=transients,
+            work=min(numbers.limit, search.work.left),
         )
         if relaxed.retained is None:
-            return relaxed.exact, []
+            return relaxed.exact, [], relaxed.work
+        work = relaxed.work
         found = read_off(state.graph, stages, relaxed.retained)
         for number, one in enumerate(found):
             if one.peak > search.budget and one.cost < cost:
+                work += annealing(numbers.moves, state.graph.num_ops)
                 found[number] = state.anneal.run(one.sequence, numbers.moves, hot=POLISH_HEAT, stop=search.done, rng=rng)
-        return relaxed.exact, found
+        return relaxed.exact, found, work

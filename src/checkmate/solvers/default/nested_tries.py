@@ -24,14 +24,9 @@ class NestedCheckpointing:
         if not self._cuts or not state.wider_than(gap) or search.done():
             return
         size, early, tail = self._cuts.pop(0)
-        latest = search.seconds() + numbers.share * search.time_limit
         segments = min(state.graph.num_ops // size, numbers.most)
         if segments < numbers.fewest:
             return
-
-        def late() -> bool:
-            return search.done() or search.seconds() > latest
-
         limit = state.memory_limit
         nested = Nested(
             state.problem,
@@ -39,7 +34,7 @@ class NestedCheckpointing:
             segments,
             limit,
             search.seed,
-            late,
+            search.limits(numbers.share),
             early,
             tail * limit,
             self._known,

@@ -57,17 +57,20 @@ class RelaxationRounds:
         state, search = self.state, self.state.search
         start = None if search.best is None else retained_by(state.graph, search.best, stages)
         gap = min(max(1e-7, 0.2 * rough * search.gap, rough * search.current_gap()), 0.01)
-        return state.relaxation.solve(
+        relaxed = state.relaxation.solve(
             budget - state.graph.fixed_memory,
             stages,
-            min(limit, search.time_left()),
+            search.time_left(),
             gap=max(self._least_gap, gap),
             seed=search.seed,
             stop=lambda bound: search.interrupted,
             start=start,
             transients=self.transients,
             windows=self._windows,
+            work=min(limit, search.work.left),
         )
+        search.work.spend(relaxed.work)
+        return relaxed
 
     def prepare_next(self, relaxed: Relaxed, violating: Sequence[Evaluation], vain: bool, polished: int) -> bool:
         """Limit memory where decoded schedules broke the budget; False if the relaxation is as fine as it gets.
@@ -102,8 +105,7 @@ class RelaxationRounds:
             lower = graph.fixed_memory + int(state.memory_limit / min(excess, 2.0) ** margin)
             if lower < graph.min_working_set or search.done():
                 return
-            limit = min(self.numbers.lower_limit, search.time_left() / 4)
-            relaxed = self._relax(lower, stages, limit, self.numbers.rough)
+            relaxed = self._relax(lower, stages, self.numbers.lower_limit, self.numbers.rough)
             if relaxed.retained is None or relaxed.cost >= search.best_cost:
                 return
             found = read_off(graph, stages, relaxed.retained)

@@ -31,6 +31,6 @@ class Reader:
         for setting in REPAIR_SETTINGS:
             if search.done():
                 return
-            found = self.state.greedy.run(search.budget, setting, stages, retained)
+            found = self.state.evict(setting, stages, retained)
             if found is not None:
                 self.state.consider(found, "repaired schedule")

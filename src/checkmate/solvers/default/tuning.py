@@ -1,7 +1,7 @@
 """The numbers that tune the default method, in one place.
 
 They are tuned on graphs that nothing is judged by: `benchmarks/tuning_instances.py` writes them, and the command named at a number,
-run with another value, shows what the number is for. The figures in `benchmarks/results` are of other graphs, and judge.
+run with another value, shows what the number is for. Units of work are those of interface/work.py. The figures in `benchmarks/results` are of other graphs, and judge.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..heuristics.nested_checkpointing import NESTED_NUMBERS, NestedNumbers
 from ..interface.numbers import Numbers, number
 
-_SOLVER = "python benchmarks/solver.py tuning --networks --methods auto"  # after: python benchmarks/tuning_instances.py tuning
+_SOLVER = "python benchmarks/solver.py tuning --networks --methods auto"  # "tuning": written by benchmarks/tuning_instances.py
 _TIGHT = f"{_SOLVER} --budgets 1.02x 1.1x 1.3x"
 _ANY = f"{_SOLVER} --orders any"
 _LARGE = "python benchmarks/solver_scale.py"
@@ -30,7 +30,7 @@ class GapNumbers(Numbers):
 class RelaxationNumbers(Numbers):
     """Rounds of snapshot relaxations."""
 
-    limit: float = number(6.0, "seconds", "of one; doubled when it was not enough to find anything", _SOLVER)
+    limit: float = number(6.0, "units of work", "of one; doubled when it was not enough to find anything", _SOLVER)
     hard_ops: int = number(2000, "ops", "with more, many snapshots are too hard, however narrow the gap is", _LARGE)
     hard_share: float = number(1 / 3, "share of `limit`", "for graphs with so many ops", _LARGE, most=1.0)
     rough: float = number(0.1, "share of the gap", "while it is wide, this precision and the next round bring most", _SOLVER)
@@ -43,9 +43,9 @@ class RelaxationNumbers(Numbers):
         "by which the budget is lowered: what is read off relaxations at lower budgets often fits",
         _SOLVER,
     )
-    lower_limit: float = number(1.0, "seconds", "of a relaxation at a lower budget", _SOLVER)
+    lower_limit: float = number(1.0, "units of work", "of a relaxation at a lower budget", _SOLVER)
     polish_rounds: int = number(2, "rounds", "that a schedule within the gap is improved for: they cost little", _SOLVER)
-    polish_limit: float = number(1.0, "seconds", "of a relaxation in such a round", _SOLVER)
+    polish_limit: float = number(1.0, "units of work", "of a relaxation in such a round", _SOLVER)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class NestedTries(Numbers):
     )
     fewest: int = number(4, "segments", "of fewer nothing can be nested", _TIGHT, 1)
     most: int = number(100, "segments", "as the dynamic program grows with their third power", _LARGE, 1)
-    share: float = number(0.25, "share of the time limit", "that one try may take", _TIGHT, most=1.0)
+    share: float = number(0.25, "share of the time limit in units of work", "that one try may take", _TIGHT, most=1.0)
     numbers: NestedNumbers = NESTED_NUMBERS
 
 
@@ -93,7 +93,7 @@ class NestedTries(Numbers):
 class PriceNumbers(Numbers):
     """Bounds from prices of memory."""
 
-    share: float = number(0.3, "share of the time limit", "for the Lagrangian bound", _TIGHT, most=1.0)
+    share: float = number(0.3, "share of the time limit in units of work", "for the Lagrangian bound", _TIGHT, most=1.0)
     nested_cuts: tuple[tuple[int, int], ...] = number(
         ((2, 1), (1, 0), (2, 0), (4, 1)),
         "every so many of the places to cut at, the first few left out",
@@ -102,7 +102,7 @@ class PriceNumbers(Numbers):
     )
     compared: int = number(2, "cuts", "of which the best is tried again with more prices", _TIGHT, 1)
     more_prices: int = number(108, "prices", "then", _TIGHT, 1)
-    nested_share: float = number(0.4, "share of the time limit", "for all of these", _TIGHT, most=1.0)
+    nested_share: float = number(0.4, "share of the time limit in units of work", "for all of these", _TIGHT, most=1.0)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class NeighbourhoodNumbers(Numbers):
     count: int = number(48, "neighbourhoods", "that the forward phase is cut into", _SOLVER, 1)
     free: int = number(6, "neighbourhoods", "that are free at first", _SOLVER, 1)
     growth: float = number(1.5, "factor", "by which there are more after an easy program, fewer after a hard one", _SOLVER, 1)
-    limit: float = number(1.0, "seconds", "of one program", _SOLVER)
+    limit: float = number(1.0, "units of work", "of one program", _SOLVER)
     vain: int = number(8, "programs", "in a row that bring nothing are the end", _SOLVER, 1)
     gap: float = number(2e-5, "share of the ideal cost", "how close to its optimum each program is solved", _SOLVER)
     moves: int = number(10_000, "moves", "of the annealing of a schedule that breaks the budget", _SOLVER, 1)
@@ -146,7 +146,7 @@ class AnyOrderNumbers(Numbers):
     least_moves: int = number(10_000, "moves", "in each of them, however small the graph", _ANY, 1)
     most_moves: int = number(300_000, "moves", "in each of them, however large", _ANY, 1)
     growth: float = number(1.6, "factor", "of the moves from round to round", _ANY, 1)
-    given_share: float = number(0.3, "share of the time limit", "that the given order gets", _ANY, most=1.0)
+    given_share: float = number(0.3, "share of the time limit in units of work", "that the given order gets", _ANY, most=1.0)
     patience: int = number(3, "rounds", "in a row that bring less than `progress` are the end", _ANY, 1)
     progress: float = number(1e-5, "share of the ideal cost", "that a round should bring", _ANY)
 

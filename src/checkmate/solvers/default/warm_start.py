@@ -14,6 +14,7 @@ from ...errors import InvalidSchedule
 from ...graph import Graph
 from ...schedule import Compute, Schedule
 from ..interface.running_search import Search
+from ..interface.work import annealing, eviction
 
 
 def sequence_of(start: Schedule, graph: Graph) -> list[int]:
@@ -55,11 +56,13 @@ def begin_with(search: Search, sequence: Sequence[int]) -> None:
         retained = retained_by(graph, sequence, stages)
         greedy = Greedy(problem)
         for setting in REPAIR_SETTINGS:
+            search.work.spend(eviction(graph.num_ops))
             repaired = None if search.done() else greedy.run(search.budget, setting, stages, retained)
             if repaired is not None and repaired.peak <= search.budget:
                 search.offer(repaired.sequence, repaired.cost, "repaired start")
         plain = search.best if search.best is not None else sequence
     if graph.num_ops <= numbers.few_ops and not search.done():
+        search.work.spend(annealing(numbers.moves, graph.num_ops))
         annealed = Anneal(problem, search.budget, search.order, search.seed).run(
             plain, numbers.moves, POLISH_HEAT, stop=search.done
         )

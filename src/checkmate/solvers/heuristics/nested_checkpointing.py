@@ -20,6 +20,7 @@ from ...graph import Graph
 from ...schedule import Free, steps_from_sequence
 from ..interface.numbers import Numbers, number
 from ..interface.running_search import Search
+from ..interface.work import Limits, nested_cells
 from ..representation.decoding import Evaluation, evaluate
 from ..representation.graph_arrays import Floats, Problem
 from ..representation.kernels import kernel
@@ -52,7 +53,7 @@ class NestedNumbers(Numbers):
     )
     gap: float = number(0.005, "gap", "of an option of a segment: there are many, and the best of them count", _NEAR_MINIMUM)
     rounds: int = number(1, "rounds", "of the search for an option; a second one rarely brings a better one", _NEAR_MINIMUM, 1)
-    seconds: float = number(2.0, "seconds", "that the search for an option never needs but for huge segments", _NEAR_MINIMUM)
+    work: float = number(2.0, "units of work", "that the search for an option never needs but for huge segments", _NEAR_MINIMUM)
 
 
 NESTED_NUMBERS = NestedNumbers()
@@ -167,7 +168,7 @@ class SegmentOptions:
         if not any(other.beats(option) for other in self.options):
             self.options = [other for other in self.options if not option.beats(other)] + [option]
 
-    def add(self, share: float, stop: Callable[[], bool]) -> bool:
+    def add(self, share: float, limits: Limits) -> bool:
         """Look for options that hold at most this share of all that the segment makes; are there any?"""
         one, graph = self.segment, self.segment.graph
         around = graph.working_set(one.gap)
@@ -177,12 +178,13 @@ class SegmentOptions:
             limit = int(least + need * (most - least))
             if limit >= peak:
                 continue  # what was found for more memory does with this much
-            if stop():
+            if limits.over():
                 break
             ops = list(graph.ops)
             ops[one.gap] = replace(ops[one.gap], workspace=max(0, int(limit - around - share * self.plain.held)))
             alone = Graph(ops, graph.values, 0, graph.name)
-            search = Search(alone, limit, time_limit=self.numbers.seconds, gap=self.numbers.gap, seed=self.seed)
+            work = limits.work.part(self.numbers.work)
+            search = Search(alone, limit, "given", limits.time_left(), self.numbers.gap, self.seed, work=work)
             self.solve_segment(search, self.numbers.rounds)
             if search.best is None:
                 break
@@ -209,6 +211,11 @@ class _Tables(NamedTuple):
     after: Floats
     advance: Floats
 
+    def cells(self) -> float:
+        """How much each level of memory takes: options, and places to split at, of all stretches of segments."""
+        count, most = self.options.shape[:2]
+        return count * count / 2 * (most + count / 3)
+
 
 class Nested:
     """The dynamic program for one graph.
@@ -217,7 +224,7 @@ class Nested:
         solve_segment: a method for graphs of a few dozen ops.
         most, early, tail: see `segments.cut`.
         memory_limit: most bytes that will be asked for, without fixed memory.
-        stop: asked now and then; once True, no more options are looked for.
+        limits: once over, no more options are looked for.
         known: options of segments by signature, from others for the same memory limit; what is found is added.
         numbers: what it spends.
     """
@@ -229,13 +236,14 @@ class Nested:
         most: int,
         memory_limit: int,
         seed: int,
-        stop: Callable[[], bool] = lambda: False,
+        limits: Limits | None = None,
         early: bool = False,
         tail: float = 0.0,
         known: dict[object, SegmentOptions] | None = None,
         numbers: NestedNumbers = NESTED_NUMBERS,
     ):
         self.graph, self.numbers = problem.graph, numbers
+        self.limits = Limits() if limits is None else limits
         self.segments = cut(problem, most, early, tail)
         if self.segments is None:
             return
@@ -246,7 +254,7 @@ class Nested:
                 known[one.signature()] = SegmentOptions(one, solve_segment, memory_limit, seed, numbers)
         mine = [known[key] for key in dict.fromkeys(one.signature() for one in self._segment_graphs)]
         # Where all may be held and there still is no option, there is no schedule of the whole either.
-        all(options.add(share, stop) for share in numbers.hold for options in mine)
+        all(options.add(share, self.limits) for share in numbers.hold for options in mine)
         self._options = [known[one.signature()].options for one in self._segment_graphs]
         self._arrays = self._tables(problem)
 
@@ -282,6 +290,7 @@ class Nested:
             return None
         levels = min(self.numbers.levels, self.numbers.level_work // len(self._segment_graphs) ** 2)
         unit = (memory_limit - lowest) / levels
+        self.limits.work.spend(nested_cells(levels * self._arrays.cells()))
         cost, choice = _solve(self._arrays, lowest, unit, levels)
         if not np.isfinite(cost[0, -1, -1]):
             return None

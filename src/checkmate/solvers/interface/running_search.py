@@ -14,6 +14,7 @@ from ...errors import BudgetError
 from ...graph import Graph
 from ...schedule import OPTIMAL_GAP, Compute, Schedule, Step, steps_from_sequence
 from ...units import shown
+from .work import Limits, Work
 
 #: Seeds are below this: what HiGHS and CBC accept.
 _SEEDS = 2**31 - 1
@@ -60,6 +61,7 @@ class Search:
         best_steps: the same as steps, from methods that also say when values are freed.
         lower_bound: proven bound on the cost of every schedule under the budget.
         proven_infeasible: set when a method proves that no schedule exists in this order.
+        work: what the methods have done, and may do: what decides which phase comes next, where seconds only end the search.
     """
 
     graph: Graph
@@ -77,6 +79,7 @@ class Search:
     lower_bound: float = 0.0
     proven_infeasible: bool = False
     interrupted: bool = False
+    work: Work = field(default_factory=Work)
 
     def __post_init__(self) -> None:
         self.lower_bound = self.graph.ideal_cost
@@ -129,8 +132,17 @@ class Search:
         return self.current_gap() <= max(self.gap, OPTIMAL_GAP)
 
     def done(self) -> bool:
-        """Time to stop: gap reached, proven infeasible, out of time, or Ctrl-C."""
-        return self.interrupted or self.proven_infeasible or self.closed() or self.time_left() <= 0
+        """Time to stop: gap reached, proven infeasible, out of time or of work, or Ctrl-C."""
+        return self.proven_infeasible or self.closed() or self.out_of_time()
+
+    def out_of_time(self) -> bool:
+        """The time limit is over, or Ctrl-C was pressed, or this is a part of another search that has had its share of work."""
+        return self.interrupted or self.time_left() <= 0 or self.work.used_up
+
+    def limits(self, share: float) -> Limits:
+        """For a part of this search: until it is done, and for this share of all that it may do, which is the time limit in units."""
+        units = self.work.limit if math.isfinite(self.work.limit) else self.time_limit
+        return Limits(self.work.part(share * units), self.done, self.time_left)
 
     def report(self, note: str) -> None:
         """Tell the progress callback where the search stands."""
