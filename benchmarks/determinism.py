@@ -5,8 +5,8 @@ training graphs (tests/support.py), graphs of benchmarks/tuning_instances.py, bu
 are named. A search is compared where both ended by themselves (by the gap, or with nothing left to try); those that the time limit
 ended are counted apart.
 
-    python benchmarks/determinism.py [GRAPH ...] [--random 20] [--tuning 12] [--time-limit 120] [--gap 0.001] [--seed 0]
-        [--orders given any] [--output determinism.json]
+    python benchmarks/determinism.py [GRAPH ...] [--networks vgg16 unet mobilenet] [--layers 4] [--random 20] [--tuning 12]
+        [--time-limit 120] [--gap 0.001] [--orders given any] [--seed 0] [--output determinism.json]
 
 Exit code 1 if a schedule, a cost or a bound differs.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -36,19 +37,20 @@ from support import random_graph
 
 #: Budgets, as shares between the largest working set and the peak without recomputation.
 SHARES = (0.5, 0.2)
+#: Keeps a core busy until the process that started it is gone.
+BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
 #: A search that ends this near its time limit may have been ended by it.
 NEAR = 0.9
 
 
 def cases(options: argparse.Namespace) -> Iterator[tuple[str, Graph, int]]:
     """Name, graph and budget; the same in every process."""
-    graphs = [*instances(["vgg16", "unet", "mobilenet"], options.graphs), networks.transformer(layers=4)]
-    rng = random.Random(options.seed)
-    while len(graphs) < options.random + 4 + len(options.graphs):
-        graph = random_graph(rng, max_ops=90, min_ops=12)
-        if any(op.phase == "backward" for op in graph.ops):
-            graphs.append(graph)
-    graphs += tuning_instances(options.tuning, options.seed)
+    graphs, rng = instances(options.networks, options.graphs), random.Random(options.seed)
+    if options.layers:
+        graphs.append(networks.transformer(options.layers))
+    drawn = (random_graph(rng, max_ops=90, min_ops=12) for _ in itertools.count())
+    trained = (graph for graph in drawn if any(op.phase == "backward" for op in graph.ops))
+    graphs += [*itertools.islice(trained, options.random), *tuning_instances(options.tuning, options.seed)]
     for number, graph in enumerate(graphs):
         for share in SHARES:
             budget = int(graph.min_working_set + share * (graph.no_recompute_peak - graph.min_working_set))
@@ -78,7 +80,7 @@ def child(options: argparse.Namespace) -> None:
 
 def run(hash_seed: int, busy: bool) -> list[dict[str, Any]]:
     """The lines of one process."""
-    other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
+    other = subprocess.Popen([sys.executable, "-c", BUSY]) if busy else None
     try:
         done = subprocess.run(
             [sys.executable, *sys.argv, "--child"],
@@ -97,6 +99,9 @@ def run(hash_seed: int, busy: bool) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("graphs", nargs="*", type=Path, metavar="GRAPH", help="JSON files of graphs, or folders of them")
+    names = ["vgg16", "unet", "mobilenet"]
+    parser.add_argument("--networks", nargs="*", choices=networks.__all__, default=names, help=f"default: {' '.join(names)}")
+    parser.add_argument("--layers", type=int, default=4, help="of a transformer; 0: none (default: 4)")
     parser.add_argument("--random", type=int, default=20, help="random training graphs (default: 20)")
     parser.add_argument("--tuning", type=int, default=12, help="graphs of benchmarks/tuning_instances.py (default: 12)")
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds for each search (default: 120)")
@@ -121,7 +126,9 @@ def main() -> int:
     print(
         f"{len(compared)} searches ended by themselves, {len(different)} of them differ; {len(rows) - len(compared)} by the clock"
     )
-    settings = {key: getattr(options, key) for key in ("random", "tuning", "time_limit", "gap", "orders", "seed")}
+    settings = {
+        key: getattr(options, key) for key in ("networks", "layers", "random", "tuning", "time_limit", "gap", "orders", "seed")
+    }
     data = {"environment": environment(), **settings, "different": len(different), "rows": rows}
     options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return 1 if different else 0

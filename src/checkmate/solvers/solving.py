@@ -43,7 +43,8 @@ def solve(
             (where they stand before all of them in the graph), and the bound holds for all such orders.
         time_limit: seconds after which the best schedule so far is returned.
         gap: stop once the cost is proven within this fraction of the optimum; 0 means to the end.
-        seed: same inputs, same seed, same schedule, as long as the search stops by gap and not by the clock.
+        seed: same input, same seed, same schedule, in any process and however busy the machine, unless the time limit ends the
+            search.
         progress: called with a `Progress` whenever the schedule or the bound improves.
         start: a schedule of the same graph to begin with (method "auto"), such as that of another budget; repaired if it does
             not fit.
