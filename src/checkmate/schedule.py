@@ -14,6 +14,7 @@ from typing import Any
 from .errors import InvalidSchedule
 from .files import write_file
 from .graph import Graph
+from .rounding import summation_error
 from .text import printable
 
 FORMAT = "checkmate-schedule"
@@ -58,7 +59,9 @@ class Trace:
 
 
 def simulate(graph: Graph, steps: Iterable[Step]) -> Trace:
-    """Execute a schedule on paper. Written apart from every solver, as their judge.
+    """Execute a schedule on paper. Written apart from the solvers' own kernels; some solvers ask it what a schedule costs.
+
+    What `solve` returns has also passed `verification.verify`, which shares no code with this nor with any solver.
 
     A computation allocates all outputs of its op anew: an output that is still live is there twice until the op ends.
 
@@ -279,7 +282,8 @@ class Schedule:
             raise InvalidSchedule(
                 f"{where} does not belong to graph {graph.name!r}: its cost or peak differs from what was saved"
             )
-        if not 0 <= schedule.lower_bound <= schedule.cost * (1 + 1e-9):  # sums of floats
+        rounding = summation_error(len(schedule.steps), schedule.cost)
+        if not 0 <= schedule.lower_bound <= schedule.cost + rounding:
             raise InvalidSchedule(
                 f"{where}: the lower bound {schedule.lower_bound} is not between 0 and the cost {schedule.cost}"
             )

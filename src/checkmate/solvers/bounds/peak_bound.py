@@ -28,7 +28,8 @@ def least_peak_bound(problem: Problem, peak: int, stop: Callable[[], bool] = lam
     """Bytes (fixed memory included) that every schedule needs at its peak, in any order of first computations.
 
     Args:
-        peak: bytes of a known schedule: nothing above is of interest.
+        peak: bytes of a known schedule, or a budget: nothing above is of interest. One byte more is returned if no schedule
+            exists within it.
         stop: True gives up; then the bound is that of single ops.
     """
     graph = problem.graph
@@ -60,7 +61,7 @@ def least_peak_bound(problem: Problem, peak: int, stop: Callable[[], bool] = lam
             return graph.min_working_set
         count = min(_SETS, len(least) - first)
         _fill(least, first, count, current, binomial, sizes, producer, need, reads, touched, most)
-    return graph.fixed_memory + int(min(most, max(alone, _of_ops(least, binomial, need, reads))))
+    return graph.fixed_memory + int(min(most + 1, max(alone, _of_ops(least, binomial, need, reads))))
 
 
 @kernel()

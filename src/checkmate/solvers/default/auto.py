@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ...schedule import OPTIMAL_GAP
-from ..bounds.lagrangian_bound import ForestBound
-from ..bounds.nested_snapshot_bound import PRICES, nested_bound, repeats
+from ..bounds.lagrangian_bound import LagrangianBound
+from ..bounds.nested_snapshot_bound import MULTIPLIERS, nested_bound, repeats
 from ..bounds.peak_bound import least_peak_bound
 from ..bounds.snapshot_relaxation import Relaxed, SnapshotRelaxation
 from ..exact.best_first_search import ALL, FIRST, exact
@@ -127,10 +127,9 @@ class _Auto:
             before = self.search.lower_bound
             stages = sorted(self.snapshots)
             relaxed = self._relax(self.search.budget, stages, seconds, rough)
-            if np.isinf(relaxed.bound):
-                self.search.proven_infeasible = True
-                return
             self.search.raise_bound(relaxed.bound, f"bound from {len(stages)} snapshots")
+            if np.isinf(relaxed.bound):
+                return
             behind = relaxed.bound < (1 - _LOOSE) * self.search.lower_bound
             self.outdone = behind and not relaxed.exact and rounds > 0 and self._loose()
             # Without window cuts most relaxations are solved sooner; those that are not solved have the better bound with them.
@@ -324,8 +323,9 @@ class _Auto:
         search = self.search
         if search.best is not None or self.most_rounds is not None or search.done():
             return False
-        least = least_peak_bound(self.problem, search.budget + 1, search.done)
-        search.proven_infeasible = least > search.budget
+        least = least_peak_bound(self.problem, search.budget, search.done)
+        if least > search.budget:
+            search.prove_infeasible(f"a few values together need {least} bytes", "any")
         return search.proven_infeasible
 
     def _nest_bound(self) -> None:
@@ -339,25 +339,24 @@ class _Auto:
             if self._loose():
                 self._nested(cut, latest)
 
-    def _nested(self, cut: tuple[int, int], latest: float, prices: int = PRICES) -> float:
+    def _nested(self, cut: tuple[int, int], latest: float, multipliers: int = MULTIPLIERS) -> float:
         search, room = self.search, self.search.budget - self.graph.fixed_memory
-        found = nested_bound(self.problem, room, *cut, lambda: search.done() or search.seconds() > latest, prices)
+        found = nested_bound(self.problem, room, *cut, lambda: search.done() or search.seconds() > latest, multipliers)
         search.raise_bound(found, "bound from nested snapshots")
         return found
 
     def _forest_bound(self) -> None:
         """What small programs with few snapshots cannot see, at many snapshots."""
         search, latest = self.search, self.search.seconds() + _FOREST_SHARE * self.search.time_limit
-        forest = ForestBound(self.problem, search.budget - self.graph.fixed_memory)
-        while self._loose() and not forest.exhausted and not search.done() and search.seconds() < latest:
-            stages, retained = forest.snapshots, forest.step(search.done)
-            if np.isinf(forest.bound):
-                search.proven_infeasible = True
+        lagrangian = LagrangianBound(self.problem, search.budget - self.graph.fixed_memory)
+        while self._loose() and not lagrangian.exhausted and not search.done() and search.seconds() < latest:
+            stages, retained = lagrangian.snapshots, lagrangian.step(search.done)
+            search.raise_bound(lagrangian.bound, f"Lagrangian bound from {len(stages)} snapshots")
+            if np.isinf(lagrangian.bound):
                 return
-            search.raise_bound(forest.bound, f"bound from prices at {len(stages)} snapshots")
             found = read_off(self.graph, stages, retained)
             violating = [one for one in found if not self._consider(one, "schedule from prices")]
-            forest.refine(violating)
+            lagrangian.refine(violating)
 
     def _relax(self, budget: int, stages: list[int], seconds: float, rough: float) -> Relaxed:
         search = self.search

@@ -53,10 +53,9 @@ def large(search: Search) -> None:
             return
         relaxed = relaxation.relax(part * room, [snapshot], search.time_left(), lambda: search.interrupted)
         if part == 1.0:
-            if np.isinf(relaxed.bound):
-                search.proven_infeasible = True
-                return
             search.raise_bound(relaxed.bound, "bound of the linear relaxation")
+            if np.isinf(relaxed.bound):
+                return
         if relaxed.recomputed is None:
             break
         retained = rounded(search, snapshot, relaxed.recomputed[0])

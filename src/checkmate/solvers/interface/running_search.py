@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ...errors import BudgetError
+from ...errors import BudgetError, Contradiction
 from ...graph import Graph
-from ...schedule import OPTIMAL_GAP, Compute, Schedule, Step, steps_from_sequence
+from ...rounding import summation_error
+from ...schedule import OPTIMAL_GAP, Compute, Schedule, Step, simulate, steps_from_sequence
 from ...units import shown
 
 #: Seeds are below this: what HiGHS and CBC accept.
@@ -50,7 +51,9 @@ class Progress:
 
 @dataclass
 class Search:
-    """A running search. A method reads the request, calls `offer` and `raise_bound`, and stops when `done()`.
+    """A running search. A method reads the request, calls `offer`, `raise_bound` and `prove_infeasible`, and stops when `done()`.
+
+    A schedule that costs less than a bound, or fits where none is said to fit, raises `Contradiction` at once.
 
     Attributes:
         graph: to schedule. budget: bytes, fixed memory included. order: "given" or "any".
@@ -58,8 +61,8 @@ class Search:
         target_cost: stop as soon as a schedule at most this dear is found, or proven not to exist.
         best: the cheapest feasible op sequence so far (its values freed as early as possible). best_cost: its cost.
         best_steps: the same as steps, from methods that also say when values are freed.
-        lower_bound: proven bound on the cost of every schedule under the budget.
-        proven_infeasible: set when a method proves that no schedule exists in this order.
+        lower_bound: proven bound on the cost of every schedule under the budget, as it was handed in. bound_source: what proved it.
+        infeasible_source: what proved that no schedule exists in this order; None as long as that is open.
     """
 
     graph: Graph
@@ -75,11 +78,17 @@ class Search:
     best_steps: list[Step] | None = None
     best_cost: float = math.inf
     lower_bound: float = 0.0
-    proven_infeasible: bool = False
+    bound_source: str = "cost of computing every op once"
+    infeasible_source: str | None = None
     interrupted: bool = False
 
     def __post_init__(self) -> None:
         self.lower_bound = self.graph.ideal_cost
+
+    @property
+    def proven_infeasible(self) -> bool:
+        """A method has proven that no schedule exists in this order."""
+        return self.infeasible_source is not None
 
     def seconds(self) -> float:
         """Time since the search began."""
@@ -94,6 +103,7 @@ class Search:
         if cost >= self.best_cost:
             return False
         self.best, self.best_steps, self.best_cost = sequence, None, cost
+        self._check(note)
         self.report(note)
         return True
 
@@ -107,15 +117,62 @@ class Search:
     def schedule(self, method: str) -> Schedule:
         """The best schedule so far, with the bound proven so far, in the name of a method; there must be one."""
         assert self.best is not None, "asked for before a schedule was found"
-        steps = self.best_steps if self.best_steps is not None else steps_from_sequence(self.graph, self.best)
+        self._check(f"the schedule of method {method!r}")
+        # Above the cost it is by no more than rounding.
         bound = min(self.lower_bound, self.best_cost)
-        return Schedule(self.graph, steps, self.budget, method, bound, self.order, self.seconds(), self.seed)
+        return Schedule(self.graph, self._steps(), self.budget, method, bound, self.order, self.seconds(), self.seed)
 
-    def raise_bound(self, bound: float, note: str = "bound", order: str = "given") -> None:
-        """Hand in a bound proven for an order; the best one stays. That of the given order says nothing about other orders."""
-        if bound > self.lower_bound and order in (self.order, "any"):
-            self.lower_bound = bound
-            self.report(note)
+    def raise_bound(self, bound: float, source: str, order: str = "given") -> None:
+        """Hand in a bound proven for an order; the best one stays. That of the given order says nothing about other orders.
+
+        Args:
+            source: names the proof, for progress and for the message should it be contradicted.
+        """
+        if bound == math.inf:
+            self.prove_infeasible(source, order)
+        elif bound > self.lower_bound and order in (self.order, "any"):
+            self.lower_bound, self.bound_source = bound, source
+            self._check("an earlier schedule")
+            self.report(source)
+
+    def prove_infeasible(self, source: str, order: str = "given") -> None:
+        """Hand in a proof that no schedule in this order fits the budget; `source` names it."""
+        if order in (self.order, "any"):
+            self.infeasible_source = source
+            self._check("an earlier schedule")
+
+    def rounding(self) -> float:
+        """The most by which the bound can be above the cost of the best schedule without being wrong.
+
+        A bound is the cost of every op once and a sum over recomputations, and methods take what their own sums may be off by
+        from it; what is left is a sum over the computations of the schedule, added up in any order.
+        """
+        return summation_error(self.graph.num_ops + len(self.best or ()), self.best_cost)
+
+    def _steps(self) -> list[Step]:
+        assert self.best is not None
+        return self.best_steps if self.best_steps is not None else steps_from_sequence(self.graph, self.best)
+
+    def _check(self, note: str) -> None:
+        """The best schedule, if there is one, is as dear as the bound says, and possible.
+
+        Raises:
+            Contradiction: it is not. The schedule is simulated first, so that the message says what is certain.
+        """
+        if self.best is None or (self.infeasible_source is None and self.lower_bound <= self.best_cost + self.rounding()):
+            return
+        trace = simulate(self.graph, self._steps())
+        found = f"a schedule of {trace.peak} bytes that costs {trace.cost!r} ({note}, order {self.order!r})"
+        if trace.peak > self.budget:
+            raise Contradiction(f"{found} was handed in for a budget of {self.budget} bytes")
+        if self.infeasible_source is not None:
+            raise Contradiction(f"no schedule fits {self.budget} bytes ({self.infeasible_source}), but there is {found}")
+        if trace.cost > self.best_cost + self.rounding():
+            raise Contradiction(f"{found} was handed in as one that costs {self.best_cost!r}")
+        raise Contradiction(
+            f"no schedule within {self.budget} bytes costs less than {self.lower_bound!r} ({self.bound_source}), "
+            f"but there is {found}"
+        )
 
     def current_gap(self) -> float:
         """(best cost - bound) / bound; infinite before the first schedule."""
@@ -125,8 +182,13 @@ class Search:
     def closed(self) -> bool:
         """The gap asked for is reached; with a target cost, the target is met or out of reach."""
         if self.target_cost is not None:
-            return self.best_cost <= self.target_cost or self.lower_bound > self.target_cost
+            return self.best_cost <= self.target_cost or self.out_of_reach()
         return self.current_gap() <= max(self.gap, OPTIMAL_GAP)
+
+    def out_of_reach(self) -> bool:
+        """Every schedule is proven to cost more than the target, by more than the rounding of sums over two computations per op."""
+        rounding = summation_error(2 * self.graph.num_ops, self.lower_bound)
+        return self.target_cost is not None and self.lower_bound > self.target_cost + rounding
 
     def done(self) -> bool:
         """Time to stop: gap reached, proven infeasible, out of time, or Ctrl-C."""

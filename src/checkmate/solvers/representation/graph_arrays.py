@@ -105,13 +105,13 @@ class Problem:
         return compressed(rows)
 
     @cached_property
-    def claiming(self) -> Ints:
-        """Per value the last op of its phase that reads it, or -1."""
+    def last_reader_in_phase(self) -> Ints:
+        """Per value the last op that reads it in the phase (backward or not) of its producer, or -1."""
         values, users = self.edges
         same = self.backward[users] == self.backward[self.producer[values]]
-        claiming = np.full(self.graph.num_values, -1)
-        np.maximum.at(claiming, values[same], users[same])
-        return claiming
+        last = np.full(self.graph.num_values, -1)
+        np.maximum.at(last, values[same], users[same])
+        return last
 
     @cached_property
     def edges(self) -> tuple[Ints, Ints]:
