@@ -58,7 +58,7 @@ ODD_ENVIRONMENT = {
     "COLUMNS": ["0", "-1", "1", "many", "1000000"],
     "LINES": ["0", "x"],
     "TERM": ["", "dumb", "none"],
-    "PYTHONIOENCODING": ["ascii", "latin-1", "utf-16"],
+    "PYTHONIOENCODING": ["ascii", "latin-1"],
     "PYTHONUTF8": ["0"],
     "LC_ALL": ["C", "xx_YY"],
     "HOME": ["/nowhere", ""],
