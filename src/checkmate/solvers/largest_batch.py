@@ -67,9 +67,9 @@ def max_batch_size(
     if not time_limit >= 0:
         raise BudgetError(f"time_limit must be a number >= 0, not {time_limit!r}")
     check_seed(seed)
-    room = parse_bytes(budget, percent_of=graph.no_recompute_peak) - graph.fixed_memory
+    capacity = parse_bytes(budget, percent_of=graph.no_recompute_peak) - graph.fixed_memory
     working_set = max(1, graph.min_working_set - graph.fixed_memory)
-    largest = upper = max(0, room // working_set)  # largest: worth trying; upper: proven
+    largest = upper = max(0, capacity // working_set)  # largest: worth trying; upper: proven
     source = "what one op needs while it runs"
     batch, best, interrupted = 0, None, False
     probe = largest  # often the bound itself will do
@@ -78,7 +78,7 @@ def max_batch_size(
             break
         search = Search(
             graph,
-            graph.fixed_memory + room // probe,
+            graph.fixed_memory + capacity // probe,
             time_limit=_PROBE_SHARE * time_limit,
             gap=0.0,
             seed=seed,
@@ -87,11 +87,11 @@ def max_batch_size(
         with search.catching_interrupts():
             auto(search)
         if search.best is not None and search.best_cost <= max_overhead * graph.ideal_cost:
-            # The schedule may leave room for more than was asked for.
-            batch, best = room // max(1, search.schedule("auto").peak - graph.fixed_memory), search
+            # The schedule may leave memory for more than was asked for.
+            batch, best = capacity // max(1, search.schedule("auto").peak - graph.fixed_memory), search
             if batch > upper:
                 raise Contradiction(
-                    f"no batch above {upper} fits {graph.fixed_memory + room} bytes at {max_overhead!r} times the ideal cost "
+                    f"no batch above {upper} fits {graph.fixed_memory + capacity} bytes at {max_overhead!r} times the ideal cost "
                     f"({source}), but there is a schedule for batch {batch}"
                 )
             answer = "fits"
@@ -111,5 +111,5 @@ def max_batch_size(
         if interrupted:
             raise KeyboardInterrupt
         minimum = minimum_budget(graph)
-        raise InfeasibleBudget(graph.fixed_memory + room, minimum.proven_minimum, minimum.smallest_found)
+        raise InfeasibleBudget(graph.fixed_memory + capacity, minimum.proven_minimum, minimum.smallest_found)
     return MaxBatch(batch, upper, best.schedule("auto"), time.perf_counter() - started)

@@ -42,7 +42,8 @@ def solve(
         order: "given": the first computations come in the graph's order, and the bound holds for that order. "any": ops may
             change places; dependencies are kept, ops of phase "forward" and "loss" first run before those of phase "backward"
             (where they stand before all of them in the graph), and the bound holds for all such orders.
-        time_limit: seconds after which the best schedule so far is returned.
+        time_limit: seconds after which the best schedule so far is returned; if there is none, what is left of them (from 1 to 15) goes
+            into a budget that would do, for the message.
         gap: stop once the cost is proven within this fraction of the optimum; 0 means to the end.
         seed: same inputs, same seed, same schedule, as long as the search stops by gap and not by the clock.
         progress: called with a `Progress` whenever the schedule or the bound improves.
