@@ -166,7 +166,7 @@ class Schedule:
         method: the name of the method that made it.
         lower_bound: proven: no schedule of this graph under this budget (in this order mode) costs less.
         order: "given" or "any": the class of schedules that the bound covers.
-        solve_seconds: wall time of the search.
+        solve_seconds: time of the search, without what kernels took to compile, the first time on a machine.
         seed: of the search.
     """
 
