@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .representation.decoding import Evaluation
 
 _ORDERS = ("given", "any")
+#: For the schedule of least peak, where time is over and there is no other.
+_LEAST_SECONDS = 0.3
 
 
 def solve(
@@ -92,7 +94,7 @@ def solve(
 
 def _seconds_for_least(search: Search) -> float:
     """Seconds for a budget that would do."""
-    return max(1.0, min(15.0, search.time_left()))
+    return max(_LEAST_SECONDS, min(15.0, search.time_left()))
 
 
 def _verified(search: Search, method: str) -> Schedule:

@@ -65,6 +65,8 @@ def new_state(graph: Pass) -> State:
 
 #: Missing ancestors of a value that are counted at most; ops that a recomputation may have made cheaper that are looked at.
 _ANCESTORS, _DESCENDANTS = 1000, 300
+#: An entry of the heap takes as long as following so many links.
+_ENTRY = 20
 #: Score of values of no further use.
 _USELESS = 1e300
 
@@ -129,6 +131,7 @@ def _enter_anyhow(graph: Pass, state: State, value: int, stage: int) -> None:
     if state.ints[_RESIDENT, value] == 0 or graph.table[CANDIDATE, value] == 0:
         return
     score = _USELESS
+    state.ints[COUNT, FOLLOWED] += _ENTRY
     if graph.table[UNTIL, value] > stage:
         score = _score(graph, state, value, stage, graph.numbers[COST, graph.table[PRODUCER, value]])
     _push(state, score, value)
@@ -231,6 +234,7 @@ def _choose(graph: Pass, state: State, op: int, stage: int, until: int) -> int:
         current = state.ints[_HEAP_VERSION, 0] == state.ints[_VERSION, value] and state.ints[_RESIDENT, value]
         _pop(state)
         state.ints[COUNT, _WORK] += 1
+        state.ints[COUNT, FOLLOWED] += _ENTRY
         if not current:
             continue
         if state.ints[_LOCKED, value] != state.ints[COUNT, LENGTH]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..interface.running_search import Search
 from ..representation.decoding import Evaluation, evaluate
-from ..representation.graph_arrays import Bools, Floats, Problem
+from ..representation.graph_arrays import Bools, Floats, Problem, problem_of
 from .eviction_kernels import (
     AGAIN,
     BY_UNTIL,
@@ -69,7 +69,7 @@ SETTINGS = (
 
 def greedy(search: Search) -> None:
     """The best of a handful of settings; no bound beyond the cost of computing everything once."""
-    planner = Greedy(Problem(search.graph), search.stopped)
+    planner = Greedy(problem_of(search.graph), search.stopped)
     for setting in SETTINGS:
         found = planner.run(search.budget, setting)
         if found is not None and found.peak <= search.budget:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .graph_arrays import Ints, Problem, compressed
+from .graph_arrays import Ints, Problem
 from .kernels import kernel
 
 #: Rows of `Arrays.table`. Per op: where its inputs, its outputs begin in `Arrays.links` (they end where the next op's
@@ -58,15 +58,11 @@ def arrays_of(problem: Problem) -> Arrays:
     graph = problem.graph
     n, m = graph.num_ops, graph.num_values
     kept = np.flatnonzero(problem.keep)
-    in_pointers, in_values = compressed([*(op.inputs for op in graph.ops), kept.tolist()])
-    out_pointers, out_values = problem.outputs
-    readers: list[list[int]] = [[] for _ in graph.values]
-    for index, op in enumerate(graph.ops):
-        for value in op.inputs:
-            readers[value].append(index)
-    for value in kept.tolist():
-        readers[value].append(n)
-    user_pointers, user_ops = compressed(readers)
+    (in_pointers, in_values), (out_pointers, out_values) = problem.inputs, problem.outputs
+    in_pointers, in_values = np.append(in_pointers, len(in_values) + len(kept)), np.append(in_values, kept)
+    user_pointers, user_ops = problem.users
+    user_ops = np.insert(user_ops, user_pointers[1:][kept], n)
+    user_pointers = user_pointers + np.append(0, np.cumsum(problem.keep))
     table = np.zeros((10, max(n, m) + 2), np.int64)
     table[IN, : n + 2] = in_pointers
     table[OUT, : n + 2] = np.append(out_pointers, out_pointers[-1]) + len(in_values)
