@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from .representation.decoding import Evaluation
 
 
-#: Ops per segment of nested checkpointing; so few ops that greedy eviction takes milliseconds, and is asked to the end.
+#: Ops per segment of nested checkpointing; so few ops that greedy eviction takes milliseconds as a rule, and is asked to the end.
 _OPS, _FEW_OPS = 25, 300
 #: Seconds for greedy eviction, of however few there are.
 _LEAST_SECONDS = 1.0
@@ -87,7 +86,7 @@ def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, se
     if best.peak == proven:
         return best, proven
     planner = Greedy(problem, late)
-    quick = max(1 / 3, min(0.8, _LEAST_SECONDS / seconds)) if graph.num_ops > _FEW_OPS else math.inf
+    quick = max(1 / 3, min(0.8, _LEAST_SECONDS / seconds)) if graph.num_ops > _FEW_OPS else 1.0
 
     def by_eviction(budget: int) -> Evaluation | None:
         found: Evaluation | None = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ORDERS = ("given", "any")
 #: For the schedule of least peak, where time is over and there is no other.
-_LEAST_SECONDS = 0.3
+_LEAST_SECONDS = 0.5
 
 
 def solve(
