@@ -78,6 +78,7 @@ def relaxations(search: Search, rounds: int | None = None) -> None:
         engine = _Auto(search, rounds)
         if not search.done():
             engine.run()
+        engine.evict_late()
 
 
 class _Auto:
@@ -203,6 +204,15 @@ class _Auto:
         for one in self.starts:
             self._consider(one, "greedy eviction")
         self.evicted = min((one.cost for one in self.starts), default=np.inf)
+
+    def evict_late(self) -> None:
+        """Where time was over before any greedy eviction, as where there is none: a moment more brings a fair schedule."""
+        search = self.search
+        for setting in SETTINGS[:3] if self.climb is None and search.time_left() <= 0 else ():
+            if not search.interrupted and not search.proven_infeasible and not search.closed():
+                found = self.greedy.run(search.budget, setting, longest=8)
+                if found is not None:
+                    self._consider(found, "greedy eviction")
 
     def _evicts_well(self) -> bool:
         """On some graphs eviction is far from what annealing finds, and slow as well."""

@@ -130,12 +130,12 @@ class Anneal:
         done = 0
         while done < moves and not stop():
             count = min(chunk, moves - done)
-            warm = [hot * (cold / hot) ** (step / moves) for step in (done, done + count)]
+            warm, cool = (hot * (cold / hot) ** (step / moves) for step in (done, done + count))
             _seed(int((rng or self._rng).integers(2**31)))
             made = 0
             while made < count and not (made and stop()):
                 until = state[COUNT, WORK] + _SLICE
-                made = _chunk(arrays, state, memory, self._limit, self._reorder, shifts_only, *warm, made, count, until)
+                made = _chunk(arrays, state, memory, self._limit, self._reorder, shifts_only, warm, cool, made, count, until)
             done += count
         return evaluate(self.problem.graph, memory.best[: memory.length[0]].tolist())
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import platformdirs
 from numba import config
@@ -120,7 +120,7 @@ def _cache_in(folder: Path, function: Callable[..., Any]) -> FunctionCache | Non
             return str(function.__code__.co_firstlineno)
 
     class Implementation(CompileResultCacheImpl):
-        _locator_classes: ClassVar[Any] = [Locator]
+        _locator_classes = [Locator]  # type: ignore  # noqa: PGH003, RUF012 (typed by numba in part)
 
     class Cache(FunctionCache):
         _impl_class = Implementation

@@ -13,6 +13,9 @@ from .kernel_cache import KernelCache
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+#: Every one whose module is imported.
+all_kernels: list[Any] = []
+
 
 def kernel(*, nogil: bool = False, error_model: Literal["python", "numpy"] = "python") -> Callable[[_Function], _Function]:
     """Compile a function when it is first called; the machine code is kept on disk for the next process, where that can be.
@@ -25,6 +28,7 @@ def kernel(*, nogil: bool = False, error_model: Literal["python", "numpy"] = "py
         compiled: Any = njit(nogil=nogil, error_model=error_model)(function)
         if hasattr(compiled, "_cache"):  # it is the function itself where NUMBA_DISABLE_JIT is set
             compiled._cache = _TimedCache(function)
+            all_kernels.append(compiled)
         return compiled
 
     return decorate
