@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from ..graph import Graph
-from .bounds.lagrangian_bound import ForestBound
+from .bounds.lagrangian_bound import LagrangianBound
 from .bounds.nested_snapshot_bound import nested_bound
 from .bounds.peak_bound import least_peak_bound
 from .exact.best_first_search import Exact
@@ -30,7 +30,7 @@ def compile_kernels() -> int:
     graph = _training_step(layers=16)
     problem, n = problem_of(graph), graph.num_ops
     budget = int(0.7 * graph.no_recompute_peak)
-    room = budget - graph.fixed_memory
+    capacity = budget - graph.fixed_memory
     evaluate(graph, decode(graph, [n // 2], [np.ones(graph.num_values, np.bool_)], eager=True))
     Greedy(problem).run(budget, SETTINGS[0])
     for order in ("given", "any"):
@@ -38,9 +38,9 @@ def compile_kernels() -> int:
     small = _training_step(layers=24)
     Exact(small, int(0.6 * small.no_recompute_peak)).run(most=20_000)  # more than the first tables of the search take
     least_peak_bound(problem, graph.no_recompute_peak)
-    ForestBound(problem, room).step(lambda: False)
+    LagrangianBound(problem, capacity).step(lambda: False)
     Nested(problem, _plainly, n // 6, graph.no_recompute_peak, seed=0).run(budget)
-    nested_bound(problem, room, 1, prices=2)
+    nested_bound(problem, capacity, 1, multipliers=2)
     return len(all_kernels)
 
 

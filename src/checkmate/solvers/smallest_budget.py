@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import Contradiction
 from ..graph import Graph
 from ..schedule import simulate, steps_from_sequence
-from .interface.compile_clock import search_clock
+from .representation.compile_clock import search_clock
 
 if TYPE_CHECKING:
     from .representation.decoding import Evaluation

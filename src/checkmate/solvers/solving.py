@@ -12,9 +12,9 @@ from ..schedule import Schedule
 from ..units import Budget, format_bytes, parse_bytes
 from ..verification import in_order, verify
 from .default.warm_start import begin_with, sequence_of
-from .interface.compile_clock import NOTE, search_clock
 from .interface.running_search import Progress, Search, check_seed
 from .registry import methods, run
+from .representation.compile_clock import NOTE, search_clock
 from .smallest_budget import least_peak_found
 
 if TYPE_CHECKING:

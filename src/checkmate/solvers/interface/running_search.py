@@ -14,7 +14,7 @@ from ...graph import Graph
 from ...rounding import summation_error
 from ...schedule import OPTIMAL_GAP, Compute, Schedule, Step, simulate, steps_from_sequence
 from ...units import shown
-from .compile_clock import search_clock
+from ..representation.compile_clock import search_clock
 
 #: Seeds are below this: what HiGHS and CBC accept.
 _SEEDS = 2**31 - 1

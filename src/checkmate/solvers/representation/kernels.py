@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 from numba import njit
 from numba.core import event
 
-from ..interface.compile_clock import search_clock
+from .compile_clock import search_clock
 from .kernel_cache import KernelCache
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -11,8 +11,8 @@ import pytest
 
 from checkmate import Graph
 from checkmate.solvers import Progress, Search, solve
-from checkmate.solvers.interface import compile_clock
-from checkmate.solvers.interface.compile_clock import NOTE, CompileClock, search_clock
+from checkmate.solvers.representation import compile_clock
+from checkmate.solvers.representation.compile_clock import NOTE, CompileClock, search_clock
 
 #: Four ops in a row.
 CHAIN = Graph.from_arrays([1.0] * 4, [8] * 4, [(0, 1), (1, 2), (2, 3)])
@@ -92,7 +92,7 @@ def test_listeners_hear_of_it_once_and_the_log_says_it_once(caplog: pytest.LogCa
 
 _COMPILING = """
 from numba import njit
-from checkmate.solvers.interface.compile_clock import search_clock
+from checkmate.solvers.representation.compile_clock import search_clock
 from checkmate.solvers.representation.kernels import kernel
 heard = []
 stopped = []
