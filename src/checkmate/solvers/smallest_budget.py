@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import Contradiction
 from ..graph import Graph
 from ..schedule import simulate, steps_from_sequence
+from .representation.compile_clock import search_clock
 
 if TYPE_CHECKING:
     from .representation.decoding import Evaluation
 
 
-#: Ops per segment of nested checkpointing; so few ops that greedy eviction takes milliseconds, and is asked to the end.
+#: Ops per segment of nested checkpointing; so few ops that greedy eviction takes milliseconds as a rule, and is asked to the end.
 _OPS, _FEW_OPS = 25, 300
 #: Seconds for greedy eviction, of however few there are.
 _LEAST_SECONDS = 1.0
@@ -54,10 +54,7 @@ def least_peak_found(
     Raises:
         Contradiction: a schedule was found below the proven minimum.
     """
-    from .interface.compile_clock import clock  # and with it numba: not at import time
-
-    with clock() as elapsed:
-        best, proven = _least_peak_found(graph, order, asked, tolerance, seconds, elapsed)
+    best, proven = _least_peak_found(graph, order, asked, tolerance, seconds)
     trace = simulate(graph, steps_from_sequence(graph, best.sequence))
     if trace.peak != best.peak or best.peak < proven:
         raise Contradiction(
@@ -67,9 +64,7 @@ def least_peak_found(
     return best, proven
 
 
-def _least_peak_found(
-    graph: Graph, order: str, asked: int, tolerance: float, seconds: float, elapsed: Callable[[], float]
-) -> tuple[Evaluation, int]:
+def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, seconds: float) -> tuple[Evaluation, int]:
     from .bounds.peak_bound import least_peak_bound
     from .default.auto import auto  # solver and compiled kernels: not at import time
     from .default.warm_start import begin_with
@@ -81,16 +76,17 @@ def _least_peak_found(
     from .representation.graph_arrays import problem_of
 
     problem = problem_of(graph)
+    began = search_clock()
 
     def late(part: float = 1.0) -> bool:
-        return elapsed() > part * seconds
+        return search_clock() - began > part * seconds
 
     # Limited by its work, a fraction of a second, so that what small graphs need does not depend on how busy the machine is.
     best, proven = least_peak(graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST)
     if best.peak == proven:
         return best, proven
-    planner = Greedy(problem)
-    quick = max(1 / 3, min(0.8, _LEAST_SECONDS / seconds)) if graph.num_ops > _FEW_OPS else math.inf
+    planner = Greedy(problem, late)
+    quick = max(1 / 3, min(0.8, _LEAST_SECONDS / seconds)) if graph.num_ops > _FEW_OPS else 1.0
 
     def by_eviction(budget: int) -> Evaluation | None:
         found: Evaluation | None = None
@@ -103,7 +99,7 @@ def _least_peak_found(
         return found
 
     def by_rounds(budget: int) -> Evaluation | None:
-        search = Search(graph, budget, time_limit=max(0.1, seconds - elapsed()), gap=1.0)
+        search = Search(graph, budget, time_limit=max(0.1, began + seconds - search_clock()), gap=1.0)
         if order == "given":
             begin_with(search, best.sequence)
         auto(search, rounds=3)

@@ -14,12 +14,15 @@ from ..verification import in_order, verify
 from .default.warm_start import begin_with, sequence_of
 from .interface.running_search import Progress, Search, check_seed
 from .registry import methods, run
+from .representation.compile_clock import NOTE, search_clock
 from .smallest_budget import least_peak_found
 
 if TYPE_CHECKING:
     from .representation.decoding import Evaluation
 
 _ORDERS = ("given", "any")
+#: For the schedule of least peak, where time is over and there is no other.
+_LEAST_SECONDS = 0.5
 
 
 def solve(
@@ -42,8 +45,9 @@ def solve(
         order: "given": the first computations come in the graph's order, and the bound holds for that order. "any": ops may
             change places; dependencies are kept, ops of phase "forward" and "loss" first run before those of phase "backward"
             (where they stand before all of them in the graph), and the bound holds for all such orders.
-        time_limit: seconds after which the best schedule so far is returned; if there is none, what is left of them (from 1 to 15) goes
-            into a budget that would do, for the message.
+        time_limit: seconds after which the best schedule so far is returned, without those that kernels take to compile, the first
+            time on a machine. If there is no schedule, what is left of them (from 1 to 15) goes into a budget that would do, for
+            the message.
         gap: stop once the cost is proven within this fraction of the optimum; 0 means to the end.
         seed: same inputs, same seed, same schedule, as long as the search stops by gap and not by the clock.
         progress: called with a `Progress` whenever the schedule or the bound improves.
@@ -73,7 +77,7 @@ def solve(
     if limit < graph.min_working_set:
         search.prove_infeasible("what one op needs while it runs", order)
         raise _infeasible(search, *least_peak_found(graph, order, seconds=_seconds_for_least(search)))
-    with search.catching_interrupts():
+    with search.catching_interrupts(), search_clock.telling(lambda: search.report(NOTE)):
         if method == "auto" and graph.no_recompute_peak <= limit:
             search.offer(range(graph.num_ops), graph.ideal_cost, "no recomputation")
         elif begin is not None:
@@ -91,7 +95,7 @@ def solve(
 
 def _seconds_for_least(search: Search) -> float:
     """Seconds for a budget that would do."""
-    return max(1.0, min(15.0, search.time_left()))
+    return max(_LEAST_SECONDS, min(15.0, search.time_left()))
 
 
 def _verified(search: Search, method: str) -> Schedule:

@@ -364,13 +364,15 @@ class _Nesting:
             for begin in range(top - 1, -1, -1):
                 if stop():
                     return 0.0
-                found = self._best(begin, top, left, self._tables.below, layout.counts_above, extra)
+                found = self._best(begin, top, left, self._tables.below, layout.counts_above, extra, stop)
                 self._nested[:, begin, top] = np.minimum(found, self._most)
         left = self._capacity - float(problem.working_set[layout.first])
         nothing = np.zeros(len(self._multipliers))
-        return self._best(0, count + 1, left, self._tables.first, layout.counts_first, [nothing])[0]
+        return self._best(0, count + 1, left, self._tables.first, layout.counts_first, [nothing], stop)[0]
 
-    def _best(self, begin: int, end: int, left: float, cost: Floats, counts: Bools, extra: list[Floats]) -> list[float]:
+    def _best(
+        self, begin: int, end: int, left: float, cost: Floats, counts: Bools, extra: list[Floats], stop: Callable[[], bool]
+    ) -> list[float]:
         """For the best multiplier the cost of the blocks begin + 1, ..., end - 1, with each of these costs (per multiplier) besides.
 
         Args:
@@ -383,6 +385,8 @@ class _Nesting:
             limit, shares = 0, np.zeros_like(shares)
         found = [-np.inf] * len(extra)
         for k, multiplier in enumerate(self._multipliers):
+            if k and stop():
+                break  # fewer multipliers give a bound, too
             holding = self._holding[k] * counts
             by_kind = np.ascontiguousarray(cost[:, k])
             run = (begin, end, limit, shares, by_kind, self._forced, self._lowest, layout.deadline, layout.single)

@@ -11,6 +11,7 @@ next use; R[k, o] in [0, 1], op o is recomputed in the group that follows.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -116,6 +117,7 @@ class SnapshotRelaxation:
                 a snapshot. What is retained through the whole group is live then, in whatever order the group recomputes.
             windows: add cuts over suffixes of the groups, which make up for what splitting stages loses in the LP.
         """
+        deadline = time.perf_counter() + time_limit
         fixed = None if start is None or free is None else [np.where(free, _OPEN, kept) for kept in start]
         program, retain, recompute = self._build(capacity, snapshots, windows, transients, fixed)
         hint = None
@@ -126,7 +128,7 @@ class SnapshotRelaxation:
         ideal = self.problem.graph.ideal_cost
         answer = dispatch.minimise(
             program,
-            time_limit,
+            deadline - time.perf_counter(),
             absolute_gap=gap * ideal * self._scale,
             seed=seed,
             stop=lambda bound: stop(self._bound(bound)),
@@ -138,8 +140,9 @@ class SnapshotRelaxation:
         self, capacity: float, snapshots: Sequence[int], time_limit: float, stop: Callable[[], bool] = lambda: False
     ) -> Fractional:
         """The linear relaxation: the bound of graphs so large that a decision more or less does not matter."""
+        deadline = time.perf_counter() + time_limit
         program, _, recompute = self._build(capacity, snapshots, True, ())
-        answer = dispatch.relax(program, time_limit, stop)
+        answer = dispatch.relax(program, deadline - time.perf_counter(), stop)
         if answer.infeasible:
             return Fractional(np.inf, None)
         if answer.x is None:

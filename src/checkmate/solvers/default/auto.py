@@ -89,7 +89,7 @@ class _Auto:
         self.graph = search.graph
         self.problem = problem_of(search.graph)
         self.relaxation = SnapshotRelaxation(self.problem)
-        self.greedy = Greedy(self.problem)
+        self.greedy = Greedy(self.problem, search.stopped)
         self.climb: Climb | None = None
         self.starts: list[Evaluation] = []  # schedules that have not been annealed yet
         self.winners: list[Evaluation] = []  # the best of those that have been
@@ -206,7 +206,7 @@ class _Auto:
         self.evicted = min((one.cost for one in self.starts), default=np.inf)
 
     def evict_late(self) -> None:
-        """Where time was over before any greedy eviction, as when kernels had to be loaded: a moment more brings a fair schedule."""
+        """Where time was over before any greedy eviction, as where there is none: a moment more brings a fair schedule."""
         search = self.search
         for setting in SETTINGS[:3] if self.climb is None and search.time_left() <= 0 else ():
             if not search.interrupted and not search.proven_infeasible and not search.closed():

@@ -46,7 +46,7 @@ def large(search: Search) -> None:
     consider(evaluate(graph, range(graph.num_ops)), "no recomputation")
     if search.done():
         return
-    relaxation, greedy = SnapshotRelaxation(problem), Greedy(problem)
+    relaxation, greedy = SnapshotRelaxation(problem), Greedy(problem, search.stopped)
     room, snapshot = search.budget - graph.fixed_memory, int(np.argmax(problem.profile))
     for part in _PARTS:
         if search.done():

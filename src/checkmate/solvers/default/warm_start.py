@@ -55,7 +55,7 @@ def begin_with(search: Search, sequence: Sequence[int]) -> None:
         step = -(-graph.num_ops * graph.num_values // _PAIRS)
         stages = np.arange(0, graph.num_ops, max(1, step)).tolist()
         retained = retained_by(graph, sequence, stages)
-        greedy = Greedy(problem)
+        greedy = Greedy(problem, search.stopped)
         for setting in SETTINGS[:3]:
             repaired = None if search.done() else greedy.run(search.budget, setting, stages, retained)
             if repaired is not None and repaired.peak <= search.budget:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...graph import Graph
 from ...schedule import Free, steps_from_sequence
@@ -33,6 +34,10 @@ _HOLD = (1.0, 0.0, 0.3, 0.08, 0.5, 0.04, 0.14, 0.7, 0.2, 0.4, 0.85, 0.6)
 _NEED = (1.0, 0.5, 0.3, 0.15, 0.08, 0.0)
 #: For one way of one segment: good enough; rounds of the search, and seconds that it never needs but for huge segments.
 _GAP, _ROUNDS, _SECONDS = 0.005, 1, 2.0
+
+
+Floats32 = npt.NDArray[np.float32]
+Shorts = npt.NDArray[np.int16]
 
 
 @dataclass(frozen=True)
@@ -192,7 +197,7 @@ class Nested:
         solve_segment: a method for graphs of a few dozen ops.
         most, early, tail: see `segments.cut`.
         room: most bytes that will be asked for, without fixed memory.
-        stop: asked now and then; once True, no more ways are looked for.
+        stop: asked now and then; once True, no more ways are looked for, and nothing is found.
         menus: ways of segments by signature, from others for the same room; what is found is added.
     """
 
@@ -208,7 +213,7 @@ class Nested:
         tail: float = 0.0,
         menus: dict[object, Menu] | None = None,
     ):
-        self.graph = problem.graph
+        self.graph, self._stop = problem.graph, stop
         self.segments = cut(problem, most, early, tail)
         if self.segments is None:
             return
@@ -255,12 +260,18 @@ class Nested:
             return None
         levels = min(_LEVELS, _LEVEL_WORK // len(self._blocks) ** 2)
         unit = (room - lowest) / levels
-        cost, choice = _solve(self._arrays, lowest, unit, levels)
+        count = len(self._blocks)
+        cost = np.full((count, count, levels + 1), np.inf, np.float32)
+        choice = np.zeros((count, count, levels + 1), np.int16)
+        for width in range(count):
+            if width and self._stop():
+                return None
+            _solve(self._arrays, cost, choice, width, lowest, unit)
         if not np.isfinite(cost[0, -1, -1]):
             return None
         return evaluate(self.graph, self._sequence(choice, unit, levels))
 
-    def _sequence(self, choice: np.ndarray, unit: float, levels: int) -> list[int]:
+    def _sequence(self, choice: Shorts, unit: float, levels: int) -> list[int]:
         """The ops of the whole graph, read off the choices."""
         sequence: list[int] = []
         done: set[int] = set()
@@ -314,45 +325,42 @@ def _below(level: int, size: float, unit: float) -> int:
 
 
 @kernel()
-def _solve(tables: _Tables, lowest: float, unit: float, levels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Per first and last segment and level of memory the cost, and the choice: a way, or minus the segment to split at."""
+def _solve(tables: _Tables, cost: Floats32, choice: Shorts, width: int, lowest: float, unit: float) -> None:
+    """Per first segment, for the last one `width` behind it, and level of memory the cost, and the choice: a way, or minus the segment
+    to split at. Smaller widths come first."""
     ways, advance = tables.ways, tables.advance
-    count, most = ways.shape[0], ways.shape[1]
-    cost = np.full((count, count, levels + 1), np.inf, np.float32)
-    choice = np.zeros((count, count, levels + 1), np.int16)
-    for width in range(count):
-        for first in range(count - width):
-            last = first + width
-            base = tables.before[last]
-            for level in range(levels + 1):
-                memory = lowest + level * unit
-                best, chosen = np.inf, 0
-                for way in range(most):
-                    held, forward_peak, backward_peak, value, again, alone_peak, alone = ways[first, way]
-                    if value == np.inf:
-                        break
-                    if last < count - 1:  # it has all run before
-                        value = again if width else alone
-                        forward_peak = forward_peak if width else alone_peak
-                    if forward_peak + base > memory or backward_peak + tables.after[first] > memory:
+    count, most, levels = ways.shape[0], ways.shape[1], cost.shape[2] - 1
+    for first in range(count - width):
+        last = first + width
+        base = tables.before[last]
+        for level in range(levels + 1):
+            memory = lowest + level * unit
+            best, chosen = np.inf, 0
+            for way in range(most):
+                held, forward_peak, backward_peak, value, again, alone_peak, alone = ways[first, way]
+                if value == np.inf:
+                    break
+                if last < count - 1:  # it has all run before
+                    value = again if width else alone
+                    forward_peak = forward_peak if width else alone_peak
+                if forward_peak + base > memory or backward_peak + tables.after[first] > memory:
+                    continue
+                if width > 0:
+                    left = _below(level, held, unit)
+                    if left < 0:
                         continue
-                    if width > 0:
-                        left = _below(level, held, unit)
-                        if left < 0:
-                            continue
-                        value += cost[first + 1, last, left]
+                    value += cost[first + 1, last, left]
+                if value < best:
+                    best, chosen = value, way
+            left = _below(level, tables.enters[first], unit)
+            if width > 0 and left >= 0 and advance[first, 1] + base <= memory:
+                run = 0.0
+                for split in range(first + 1, last + 1):
+                    run += advance[split - 1, 2 if last == count - 1 else 3]
+                    if split > first + 1 and advance[split - 1, 0] + tables.enters[first] + base > memory:
+                        break
+                    value = run + cost[split, last, left] + cost[first, split - 1, level]
                     if value < best:
-                        best, chosen = value, way
-                left = _below(level, tables.enters[first], unit)
-                if width > 0 and left >= 0 and advance[first, 1] + base <= memory:
-                    run = 0.0
-                    for split in range(first + 1, last + 1):
-                        run += advance[split - 1, 2 if last == count - 1 else 3]
-                        if split > first + 1 and advance[split - 1, 0] + tables.enters[first] + base > memory:
-                            break
-                        value = run + cost[split, last, left] + cost[first, split - 1, level]
-                        if value < best:
-                            best, chosen = value, -split
-                cost[first, last, level] = best
-                choice[first, last, level] = chosen
-    return cost, choice
+                        best, chosen = value, -split
+            cost[first, last, level] = best
+            choice[first, last, level] = chosen

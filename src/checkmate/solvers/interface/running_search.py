@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from ...graph import Graph
 from ...rounding import summation_error
 from ...schedule import OPTIMAL_GAP, Compute, Schedule, Step, simulate, steps_from_sequence
 from ...units import shown
+from ..representation.compile_clock import search_clock
 
 #: Seeds are below this: what HiGHS and CBC accept.
 _SEEDS = 2**31 - 1
@@ -35,7 +35,7 @@ class Progress:
     """One report of a running search.
 
     Attributes:
-        seconds: since the search began.
+        seconds: since the search began, without what kernels took to compile.
         cost: of the best schedule so far; None before the first.
         lower_bound: proven so far.
         gap: (cost - lower_bound) / lower_bound; None before the first schedule.
@@ -73,7 +73,7 @@ class Search:
     seed: int = 0
     progress: Callable[[Progress], None] | None = None
     target_cost: float | None = None
-    started: float = field(default_factory=time.perf_counter)
+    started: float = field(default_factory=search_clock)
     best: Sequence[int] | None = None
     best_steps: list[Step] | None = None
     best_cost: float = math.inf
@@ -91,8 +91,8 @@ class Search:
         return self.infeasible_source is not None
 
     def seconds(self) -> float:
-        """Time since the search began."""
-        return time.perf_counter() - self.started
+        """Time since the search began, without what kernels took to compile: that is spent once on an installation."""
+        return search_clock() - self.started
 
     def time_left(self) -> float:
         """Seconds until the time limit, never negative."""
@@ -190,9 +190,13 @@ class Search:
         rounding = summation_error(2 * self.graph.num_ops, self.lower_bound)
         return self.target_cost is not None and self.lower_bound > self.target_cost + rounding
 
+    def stopped(self) -> bool:
+        """Out of time, or Ctrl-C: whatever runs ends with what it has."""
+        return self.interrupted or self.time_left() <= 0
+
     def done(self) -> bool:
         """Time to stop: gap reached, proven infeasible, out of time, or Ctrl-C."""
-        return self.interrupted or self.proven_infeasible or self.closed() or self.time_left() <= 0
+        return self.proven_infeasible or self.closed() or self.stopped()
 
     def report(self, note: str) -> None:
         """Tell the progress callback where the search stands."""

@@ -84,9 +84,10 @@ def relax(arrays: ProgramArrays, time_limit: float, stop: Callable[[], bool] = l
 
     The bound is that of weak duality, computed from the row duals, whatever state the solver stopped in.
     """
+    deadline = time.perf_counter() + time_limit
     lp = _lp(arrays)
     lp.integrality_ = []
-    highs = _solver(lp, {"time_limit": max(0.01, time_limit), "solver": "ipm", "run_crossover": "off"})
+    highs = _solver(lp, {"time_limit": max(0.01, deadline - time.perf_counter()), "solver": "ipm", "run_crossover": "off"})
     _stop_linear(highs, stop)
     highs.run()
     if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
