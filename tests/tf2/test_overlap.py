@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from checkmate.planning import Allowance, OpCost, Options
 from checkmate.schedule import Step
-from checkmate.tf2.capture import Captured, OpCost
+from checkmate.tf2.capture import Captured
 from checkmate.tf2.emit import emit, original
 from checkmate.tf2.internals import is_stateful
 from checkmate.tf2.kinds import IN_PLACE, is_big, is_handle, is_one_kernel, root
-from checkmate.tf2.options import Options
 from checkmate.tf2.overlap import one_by_one, overlapping
 from checkmate.tf2.planning import make_plan
 from checkmate.tf2.priority import in_order_of_priority, prioritized
@@ -26,8 +26,8 @@ from tf2_models import captured_case
 
 def planned(name: str, share: float) -> tuple[Captured, list[Step]]:
     _, _, captured = captured_case(name)
-    options = Options(budget=int(share * captured.graph.no_recompute_peak), cost_model="flops", time_limit=3, gap=0.02)
-    return captured, make_plan(captured, options).schedule.steps
+    allowance = Allowance(int(share * captured.graph.no_recompute_peak))
+    return captured, make_plan(captured, Options(time_limit=3, gap=0.02), allowance).schedule.steps
 
 
 def largest(captured: Captured, steps: list[Step], waits: list[int], randomness: random.Random) -> tuple[int, int]:

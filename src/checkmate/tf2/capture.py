@@ -8,18 +8,11 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from ..graph import Graph, Op, Value
+from ..planning import OpCost
 from .kinds import IN_PLACE, root, tensor_bytes
 from .order import is_gradient
 from .trace import Traced, is_fixed
 from .units import Unit
-
-
-@dataclass(frozen=True, slots=True)
-class OpCost:
-    """What one op takes: seconds, and bytes beyond its inputs and outputs while it runs."""
-
-    seconds: float
-    workspace: int
 
 
 @dataclass(eq=False)

@@ -1,80 +1,42 @@
-"""A captured graph and the user's options -> a plan: pure, nothing is run here."""
+"""What PyTorch adds to a plan: a device, and the memory that it has."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
-from ..errors import InfeasibleBudget
-from ..graph import Graph
-from ..plan_cache import solve_cached
-from ..schedule import Schedule
-from ..units import format_bytes
-from .options import Options
+from .. import planning
+from ..errors import BudgetError
+from ..planning import Options, accelerator_budget, host_budget
 
 
 @dataclass(eq=False)
-class Plan:
+class Plan(planning.Plan):
     """One compiled graph of a model, at one set of input shapes.
 
     Attributes:
-        graph: the step. schedule: how it runs.
-        budget: bytes, everything included.
-        reserved: bytes outside the step. margin: bytes left free because an earlier plan took that much more than
-            predicted. outside: bytes that other graphs of the model hold while this one runs.
         device: where the budget applies.
-        measured_peak: bytes, from the first step; None before, or if it could not be measured.
-        executions: forward passes run so far.
     """
 
-    graph: Graph
-    schedule: Schedule
-    budget: int
-    reserved: int
-    margin: int
-    outside: int
-    device: torch.device
-    measured_peak: int | None = None
-    executions: int = 0
-
-    @property
-    def predicted_peak(self) -> int:
-        """Peak of live bytes that the plan promises, everything outside the step included."""
-        return self.schedule.peak + self.reserved + self.outside
+    device: torch.device = field(kw_only=True)
 
 
-def make_plan(graph: Graph, options: Options, device: torch.device, own: int, *, margin: int = 0, outside: int = 0) -> Plan:
-    """Schedule a graph under the budget.
-
-    Args:
-        own: bytes of the graph's inputs on the device.
-        margin: bytes to leave free. outside: bytes that other graphs hold.
+def automatic_budget(device: torch.device) -> int:
+    """The budget "auto" on a device, in bytes.
 
     Raises:
-        InfeasibleBudget: its numbers count everything, as the user's budget does.
+        BudgetError: it is not known how much memory the device has.
     """
-    reserved = options.reserved_bytes(device, own + outside)
-    budget = options.budget_bytes(device, graph.no_recompute_peak + reserved + outside)
-    taken = reserved + margin + outside
-    try:
-        schedule = solve_cached(
-            graph,
-            max(1, budget - taken),
-            method=options.method,
-            order=options.order,
-            time_limit=options.time_limit,
-            gap=options.gap,
-            seed=options.seed,
-        )
-    except InfeasibleBudget as error:
-        if not taken:
-            raise
-        proven, found = error.proven_minimum + taken, error.smallest_found + taken
-        message = (
-            f"budget {format_bytes(budget)} ({budget} bytes), of which {format_bytes(taken)} are taken by what lives outside the "
-            f"step, cannot be met; no schedule exists below {format_bytes(proven)} ({proven} bytes); ask for at least "
-            f"{format_bytes(found)} ({found} bytes)"
-        )
-        raise InfeasibleBudget(budget, proven, found, message) from None
-    return Plan(graph, schedule, budget, reserved, margin, outside, device)
+    if device.type == "cuda":
+        _, total = torch.cuda.mem_get_info(device)
+        return accelerator_budget(total)
+    if device.type == "cpu":
+        return host_budget()
+    raise BudgetError(f"cannot tell how much memory a {device.type!r} device has: give the budget in bytes")
+
+
+def reserved_bytes(options: Options, device: torch.device, own: int) -> int:
+    """Bytes outside the step; `own`: bytes of the step's inputs, which are allocated already."""
+    allocated = torch.cuda.memory_allocated(device) if device.type == "cuda" and options.reserved is None else 0
+    return options.reserved_bytes(max(0, allocated - own))

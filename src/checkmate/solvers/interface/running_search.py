@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from ...errors import BudgetError, Contradiction
@@ -215,7 +216,9 @@ class Search:
     @contextmanager
     def catching_interrupts(self) -> Iterator[None]:
         """While inside, the first Ctrl-C asks the search to stop with what it has; a second one interrupts as usual."""
-        if threading.current_thread() is not threading.main_thread():
+        only_default = _interrupting.get()  # a handler of the program's own does what it is there for, and the search goes on
+        own_handler = only_default and signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        if own_handler or threading.current_thread() is not threading.main_thread():
             yield
             return
 
@@ -229,3 +232,18 @@ class Search:
             yield
         finally:
             signal.signal(signal.SIGINT, previous)
+        if self.interrupted and only_default:
+            raise KeyboardInterrupt
+
+
+_interrupting: ContextVar[bool] = ContextVar("interrupting", default=False)
+
+
+@contextmanager
+def interrupting() -> Iterator[None]:
+    """Inside, Ctrl-C ends a search with KeyboardInterrupt, and not with the best schedule so far: for programs that would go on."""
+    token = _interrupting.set(True)
+    try:
+        yield
+    finally:
+        _interrupting.reset(token)
