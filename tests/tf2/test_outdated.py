@@ -15,7 +15,7 @@ from checkmate.tf2.capture import Captured
 from checkmate.tf2.emit import emit
 from checkmate.tf2.internals import without_graph_rewriting
 from checkmate.tf2.kinds import root
-from checkmate.tf2.planning import make_plan
+from checkmate.tf2.plan import make_plan
 from checkmate.tf2.replay import replay, replay_peak
 from tf2_models import captured_case, tensors
 
@@ -71,7 +71,7 @@ def test_outputs_are_computed_once_where_former_values_take_too_much(monkeypatch
 
     def solved(given: checkmate.Graph, budget: int, **_: object) -> checkmate.Schedule:
         again = any(
-            op.recomputable for op, unit in zip(given.ops, captured.units, strict=True) if outputs & {o.name for o in unit.ops}
+            op.recomputable for op, group in zip(given.ops, captured.groups, strict=True) if outputs & {o.name for o in group.ops}
         )
         asked.append(again)
         if again:

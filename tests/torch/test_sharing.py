@@ -7,7 +7,7 @@ import torch
 from checkmate.graph import Graph, Op
 from checkmate.planning import Allowance
 from checkmate.schedule import Compute, Schedule
-from checkmate.torch.planning import Plan
+from checkmate.torch.plan import Plan
 from checkmate.torch.sharing import Holdings, storages
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from ..planning import Options
 from .api import TrainIteration, capture, compile, plans
 from .fit import prepare
 from .measure import Measurement, count_on_cpu, measure
-from .planning import Plan
+from .plan import Plan
 from .step import PlannedStep
 
 __all__ = [

@@ -13,7 +13,7 @@ from ..planning import Options
 from ..units import Budget
 from .fit import prepared_plans
 from .keras_step import build, gradient_step, training_step
-from .planning import Plan
+from .plan import Plan
 from .step import PlannedStep, capture_step
 
 

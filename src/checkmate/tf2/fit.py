@@ -12,7 +12,7 @@ from ..errors import CheckmateError
 from ..planning import Options
 from ..units import Budget
 from .keras_step import refuse_distributed
-from .planning import Plan
+from .plan import Plan
 from .step import PlannedStep
 
 

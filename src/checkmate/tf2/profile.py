@@ -22,7 +22,7 @@ from ..planning.roofline import Rates
 from .flops import flops, moved_bytes
 from .internals import copy_op, eager_attributes, is_stateful, onednn_is_on, run_op
 from .kinds import SMALL, is_opaque, is_shape, tensor_bytes
-from .measure import counts_memory, default_device, exact_pieces, measure, outside
+from .measure import counts_memory, default_device, exact_blocks, measure, outside
 from .trace import shape_value
 
 _LONG = 0.2  # seconds of one run
@@ -61,7 +61,7 @@ class _Operations:
     def measuring(self, ops: Sequence[tf.Operation]) -> Iterator[None]:
         largest = max((tensor_bytes(tensor) for op in ops for tensor in op.outputs), default=0)
         try:
-            with exact_pieces(largest):
+            with exact_blocks(largest):
                 yield
         finally:
             _random.cache_clear()  # these are live tensors too

@@ -18,10 +18,10 @@ from ..planning.rehearsal_cache import Outcome, recall, remember
 from .capture import Captured, capture, planned_ops
 from .execute import Executor
 from .measure import Measurement, default_device, make_room, measure, watch
-from .planning import Plan, automatic_budget, make_plan
+from .op_groups import make_groups
+from .plan import Plan, automatic_budget, make_plan
 from .profile import profile_ops, tf_environment
 from .trace import trace
-from .units import make_units
 
 #: A plan whose ops can run at the same time may cost this much more, for that saves about a tenth of the time. It is sought with more
 #: room, by the part of the budget that a first plan leaves, up to so many times.
@@ -52,12 +52,12 @@ def capture_step(
         varying_batch: as in `PlannedStep`.
     """
     traced = trace(function, specs, varying_batch=varying_batch)
-    units = make_units(traced)
+    groups = make_groups(traced)
     if to_run is not None:
-        sizes = capture(traced, units, {op.name: FREE for op in planned_ops(units)}, name).graph
+        sizes = capture(traced, groups, {op.name: FREE for op in planned_ops(groups)}, name).graph
         plain_peak = sizes.no_recompute_peak
         make_room(min(plain_peak, to_run(plain_peak)))
-    return capture(traced, units, _profile(planned_ops(units), options.cost_model), name)
+    return capture(traced, groups, _profile(planned_ops(groups), options.cost_model), name)
 
 
 class PlannedStep:

@@ -11,6 +11,6 @@ from ..planning import Options
 from .api import capture, compile, plans
 from .backend import checkmate
 from .measure import Measurement, measure
-from .planning import Plan
+from .plan import Plan
 
 __all__ = ["BudgetWarning", "Measurement", "Options", "Plan", "capture", "checkmate", "compile", "measure", "plans"]

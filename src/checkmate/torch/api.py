@@ -19,7 +19,7 @@ from .backend import Session, backend, sessions_of
 from .capture import read_joint_graph
 from .coverage import check_outputs
 from .internals import isolation, trace_and_compile
-from .planning import Plan
+from .plan import Plan
 from .profile import profile_nodes
 from .random import preserved_random_state
 

@@ -23,7 +23,7 @@ from .capture import Captured, read_joint_graph
 from .coverage import check_inputs
 from .emit import emit
 from .internals import Boxed, boxed, compiling, mark_boxed, trace_and_compile
-from .planning import Plan, automatic_budget, reserved_bytes
+from .plan import Plan, automatic_budget, reserved_bytes
 from .profile import profile_nodes
 from .random import preserved_random_state
 from .sharing import Holdings, storages

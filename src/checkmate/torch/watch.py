@@ -15,7 +15,7 @@ import torch
 from ..errors import BudgetWarning, CheckmateError
 from ..units import format_bytes
 from .measure import measure_pass
-from .planning import Plan
+from .plan import Plan
 
 #: Passes that may go by unmeasured before the user is told.
 PATIENCE = 6

@@ -17,7 +17,7 @@ from checkmate.errors import BudgetError
 from checkmate.planning import OpCost, environment, memory
 from checkmate.solvers import solving
 from checkmate.torch import profile
-from checkmate.torch.planning import automatic_budget
+from checkmate.torch.plan import automatic_budget
 from torch_models import case, train, twin
 
 #: Where the name that the test replaces is looked up.

@@ -16,7 +16,7 @@ from checkmate.planning.cost_cache import close_cost_caches
 from checkmate.planning.environment import processor_name
 from checkmate.tf2 import profile
 from checkmate.tf2.keras_step import build, training_step
-from checkmate.tf2.planning import make_plan
+from checkmate.tf2.plan import make_plan
 from checkmate.tf2.profile import profile_ops
 from checkmate.tf2.step import capture_step
 from tf2_models import CASES, tensors

@@ -69,7 +69,7 @@ def _with_outputs_once(captured: Captured) -> Graph:
     they were would still be read then and take memory, as a `Graph` cannot say.
     """
     kept = {root(tensor).op.name for tensor in captured.traced.outputs}
-    once = [any(op.name in kept for op in unit.ops) for unit in captured.units]
+    once = [any(op.name in kept for op in group.ops) for group in captured.groups]
     graph = captured.graph
     ops = [replace(op, recomputable=op.recomputable and not o) for op, o in zip(graph.ops, once, strict=True)]
     return Graph(ops, graph.values, graph.fixed_memory, graph.name)
