@@ -27,6 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[torch,tf-cpu,plot,cbc,dev]'
+	$(BIN)/python -m checkmate.solvers.compile_kernels
 	touch $@
 
 clean:

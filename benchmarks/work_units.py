@@ -21,7 +21,7 @@ import numpy as np
 from solver import environment
 
 from checkmate import Graph, networks
-from checkmate.solvers.bounds.lagrangian_bound import ForestBound
+from checkmate.solvers.bounds.lagrangian_bound import LagrangianBound
 from checkmate.solvers.bounds.nested_snapshot_bound import nested_bound
 from checkmate.solvers.bounds.peak_bound import least_peak_bound
 from checkmate.solvers.bounds.snapshot_relaxation import SnapshotRelaxation
@@ -37,7 +37,7 @@ from checkmate.solvers.representation.graph_arrays import problem_of
 Case = tuple[str, Graph, Callable[[], float]]
 
 
-def memory_limit(graph: Graph, share: float) -> int:
+def capacity(graph: Graph, share: float) -> int:
     """Bytes without fixed memory, between the working set (0) and the peak without recomputation (1)."""
     least = graph.min_working_set - graph.fixed_memory
     return int(least + share * (graph.no_recompute_peak - graph.fixed_memory - least))
@@ -45,7 +45,7 @@ def memory_limit(graph: Graph, share: float) -> int:
 
 def relaxations(graph: Graph, share: float, snapshots: int, windows: bool) -> float:
     """Integer programs of a few units at most."""
-    problem, limit = problem_of(graph), memory_limit(graph, share)
+    problem, limit = problem_of(graph), capacity(graph, share)
     over = np.flatnonzero(problem.profile > limit)
     stages = sorted({int(stage) for stage in np.linspace(over[0], over[-1], snapshots)})
     return SnapshotRelaxation(problem).solve(limit, stages, 60.0, 1e-7, windows=windows, work=3.0).work
@@ -54,12 +54,12 @@ def relaxations(graph: Graph, share: float, snapshots: int, windows: bool) -> fl
 def linear(graph: Graph) -> float:
     """The linear relaxation with one snapshot."""
     problem = problem_of(graph)
-    return SnapshotRelaxation(problem).relax(memory_limit(graph, 0.2), [int(np.argmax(problem.profile))], 60.0).work
+    return SnapshotRelaxation(problem).relax(capacity(graph, 0.2), [int(np.argmax(problem.profile))], 60.0).work
 
 
 def annealing(graph: Graph, seed: int) -> float:
     """One run from the plain order."""
-    budget = graph.fixed_memory + memory_limit(graph, 0.3)
+    budget = graph.fixed_memory + capacity(graph, 0.3)
     Anneal(problem_of(graph), budget, "given", seed).run(range(graph.num_ops), 100_000)
     return work.annealing(100_000, graph.num_ops)
 
@@ -69,20 +69,20 @@ def eviction(graph: Graph) -> float:
     greedy = Greedy(problem_of(graph))
     for _ in range(10):
         for setting in SETTINGS:
-            greedy.run(graph.fixed_memory + memory_limit(graph, 0.3), setting, longest=8)
+            greedy.run(graph.fixed_memory + capacity(graph, 0.3), setting, longest=8)
     return 10 * len(SETTINGS) * work.eviction(graph.num_ops)
 
 
 def exact_search(graph: Graph) -> float:
     """As far as it goes."""
-    search = Exact(graph, memory_limit(graph, 0.2))
+    search = Exact(graph, capacity(graph, 0.2))
     search.run(500_000)
     return work.exact_search(search.work)
 
 
 def lagrangian(graph: Graph) -> float:
     """Some steps of the bound."""
-    bound, done = ForestBound(problem_of(graph), memory_limit(graph, 0.1)), 0.0
+    bound, done = LagrangianBound(problem_of(graph), capacity(graph, 0.1)), 0.0
 
     def count() -> bool:
         nonlocal done
@@ -105,7 +105,7 @@ def block_programs(graph: Graph) -> float:
         calls += 1
         return False
 
-    nested_bound(problem_of(graph), memory_limit(graph, 0.1), 1, 0, count)
+    nested_bound(problem_of(graph), capacity(graph, 0.1), 1, 0, count)
     return work.block_programs(11 * calls)
 
 
@@ -125,7 +125,7 @@ def sets_of_values(graph: Graph) -> float:
 def nested_cells(graph: Graph) -> float:
     """The dynamic program alone."""
     units = work.Work()
-    limit = memory_limit(graph, 0.1)
+    limit = capacity(graph, 0.1)
     nested = Nested(problem_of(graph), auto, graph.num_ops // 25, limit, 0, work.Limits(units))
     units.done, began = 0.0, time.process_time()
     nested.run(graph.fixed_memory + limit)

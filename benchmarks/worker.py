@@ -65,6 +65,7 @@ def environment() -> dict[str, Any]:
     import tensorflow as tf
 
     import checkmate
+    from checkmate.planning.environment import processor_name
     from checkmate.tf2.internals import onednn_is_on
 
     return {
@@ -73,15 +74,7 @@ def environment() -> dict[str, Any]:
         "keras": version("keras"),
         "python": platform.python_version(),
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": processor_name(),
         "processors": os.cpu_count(),
         "onednn": onednn_is_on(),
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):  # not Linux on x86
-        return platform.processor()

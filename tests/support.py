@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from hypothesis import strategies as st
 
@@ -78,6 +79,94 @@ def random_graph(rng: random.Random, max_ops: int = 12, min_ops: int = 1) -> Gra
         saved = some(list(op.inputs), 2) | some(list(op.outputs), 1)
         make(latest() | saved, "backward", keep=True)
     return Graph(ops, values, rng.choice([0, 0, 7, 100]), "random-training")
+
+
+def random_edge_case(rng: random.Random, max_ops: int = 12, min_ops: int = 1) -> Graph:
+    """A `random_graph` with one to three things that real graphs seldom have: see the names below."""
+    graph = random_graph(rng, max_ops, min_ops)
+    ops, values = list(graph.ops), list(graph.values)
+    total = sum(value.size for value in values) + sum(op.workspace for op in ops) + 1
+    kinds = [
+        "zero costs",
+        "equal costs",
+        "uneven costs",
+        "zero sizes",
+        "equal sizes",
+        "huge sizes",
+        "kept",
+        "workspaces",
+        "pinned",
+    ]
+    for kind in rng.sample(kinds, rng.randint(1, 3)):
+        match kind:
+            case "zero costs":
+                ops = [replace(op, cost=0.0) for op in ops]
+            case "equal costs":
+                ops = [replace(op, cost=0.1) for op in ops]
+            case "uneven costs":  # no sum of these is exact
+                ops = [replace(op, cost=10 ** rng.uniform(-6, 6)) for op in ops]
+            case "zero sizes":
+                values = [replace(value, size=0) for value in values]
+            case "equal sizes":
+                values = [replace(value, size=7) for value in values]
+            case "huge sizes":  # all together below 2^53, huge workspaces too
+                unit = 2**53 // (64 * total)
+                values = [replace(value, size=value.size * unit + rng.randint(0, 1)) for value in values]
+                ops = [replace(op, workspace=op.workspace * unit) for op in ops]
+            case "kept":
+                values = [replace(value, keep=rng.random() < 0.5) for value in values]
+            case "workspaces":
+                giant = 10 * max(value.size for value in values) if values else 10
+                ops = [replace(op, workspace=giant if rng.random() < 0.3 else op.workspace) for op in ops]
+            case "pinned":
+                ops = [replace(op, recomputable=rng.random() < 0.5) for op in ops]
+    return Graph(ops, values, graph.fixed_memory, f"{graph.name}-edge")
+
+
+def random_step(rng: random.Random, min_ops: int = 12, max_ops: int = 90) -> Graph:
+    """A training step of `min_ops` to `max_ops` ops: equal blocks of ops with skips within and between them, and back.
+
+    A backward op reads the gradients of its forward op's outputs and some of what that op read and made; it makes one gradient for
+    each input, and sometimes one of weights, which is kept.
+    """
+    count = rng.randint(min_ops, max_ops) // 2
+    length = rng.randint(1, 5)
+    unit = rng.choice([1, 1000, 2**20, 2**30 + 1])
+    whole = rng.random() < 0.5
+    sizes, costs = [rng.randint(1, 20) * unit for _ in range(length)], [float(rng.randint(0, 9)) for _ in range(length)]
+    costs = costs if whole else [10 ** rng.uniform(-4, 0) for _ in range(length)]
+    uneven, skips, saves, weights = (rng.random() < 0.4 for _ in range(4))
+    values: list[Value] = []
+    ops: list[Op] = []
+
+    def value(name: str, size: int, keep: bool = False) -> int:
+        values.append(Value(name, size, keep))
+        return len(values) - 1
+
+    made: list[int] = []
+    reads: list[list[int]] = []
+    for i in range(count):
+        inputs = set(made[-1:])
+        if skips and i >= length and rng.random() < 0.3:
+            inputs.add(made[i - length])
+        if skips and i > count // 2 and rng.random() < 0.3:
+            inputs.add(made[count - 1 - i])
+        factor = rng.choice([1, 2, 4]) if uneven else 1
+        made.append(value(f"v{i}", sizes[i % length] * factor))
+        reads.append(sorted(inputs))
+        workspace = rng.randint(0, 5) * unit if rng.random() < 0.1 else 0
+        ops.append(Op(f"op{i}", costs[i % length], tuple(reads[-1]), (made[-1],), workspace, rng.random() > 0.02))
+    gradients: list[list[int]] = [[] for _ in made]
+    for i in range(count - 1, -1, -1):
+        saved = [v for v in (*reads[i], made[i]) if not saves or rng.random() < 0.6]
+        outputs = [value(f"g{i}-{v}", values[v].size) for v in reads[i]]
+        for v, gradient in zip(reads[i], outputs, strict=True):
+            gradients[v].append(gradient)
+        if weights and rng.random() < 0.5:
+            outputs.append(value(f"w{i}", rng.randint(1, 5) * unit, keep=True))
+        read = tuple(sorted({*gradients[i], *saved}))
+        ops.append(Op(f"back{i}", 2 * costs[i % length], read, tuple(outputs), 0, True, "backward"))
+    return Graph(ops, values, rng.choice([0, 50 * unit]), "random-step")
 
 
 def graphs(max_ops: int = 12, min_ops: int = 1) -> st.SearchStrategy[Graph]:
@@ -190,6 +279,18 @@ def reference_trace(graph: Graph, steps: list[Step]) -> tuple[float, int] | None
 
 
 def brute_force(graph: Graph, budget: int, order: str = "given") -> float | None:
+    """`least_cost` as a float; exact where costs are whole numbers."""
+    least = least_cost(graph, budget, order, [op.cost for op in graph.ops])
+    return None if least is None else float(least)
+
+
+def exact_least_cost(graph: Graph, budget: int, order: str = "given") -> Fraction | None:
+    """`least_cost` in exact arithmetic."""
+    least = least_cost(graph, budget, order, [Fraction(op.cost) for op in graph.ops])
+    return None if least is None else Fraction(least)
+
+
+def least_cost(graph: Graph, budget: int, order: str, costs: Sequence[float] | Sequence[Fraction]) -> float | Fraction | None:
     """The least cost of any valid schedule under `budget` bytes; None if there is none.
 
     With `order` "given", first computations come in the graph's order; with "any", in any order, but those of forward and
@@ -211,9 +312,9 @@ def brute_force(graph: Graph, budget: int, order: str = "given") -> float | None
     backward = [i for i, op in enumerate(graph.ops) if op.phase == "backward"]
     for i in backward if order == "any" else []:
         before[i] = _mask(j for j in range(backward[0]) if graph.ops[j].phase in ("forward", "loss"))
-    best = {(0, 0): 0.0}
+    best: dict[tuple[int, int], float | Fraction] = {(0, 0): 0 * costs[0]}
     # (cost so far + cost of the ops to come, cost so far, ops computed, live values)
-    queue = [(graph.ideal_cost, 0.0, 0, 0)]
+    queue: list[tuple[float | Fraction, float | Fraction, int, int]] = [(sum(costs), 0 * costs[0], 0, 0)]
     while queue:
         bound, cost, done, live = heapq.heappop(queue)
         if cost > best[done, live]:
@@ -232,10 +333,10 @@ def brute_force(graph: Graph, budget: int, order: str = "given") -> float | None
             droppable = [v for v in range(len(size)) if others & ~reads[op] & 1 << v and size[v]] if excess > 0 else []
             for dropped in _smallest_drops(droppable, size, excess):
                 state = (done | 1 << op, (others & ~dropped) | writes[op])
-                new = cost + graph.ops[op].cost
-                if new < best.get(state, float("inf")):
+                new = cost + costs[op]
+                if state not in best or new < best[state]:
                     best[state] = new
-                    heapq.heappush(queue, (bound + (graph.ops[op].cost if again else 0.0), new, *state))
+                    heapq.heappush(queue, (bound + costs[op] if again else bound, new, *state))
     return None
 
 

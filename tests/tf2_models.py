@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
+from checkmate.planning import Options
 from checkmate.tf2 import measure
 from checkmate.tf2.capture import Captured
 from checkmate.tf2.keras_step import build, training_step
-from checkmate.tf2.options import Options
 from checkmate.tf2.step import capture_step
 
 

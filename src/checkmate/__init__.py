@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from . import networks as networks
     from . import tf2 as tf2
     from . import torch as torch
-    from .errors import BudgetError, CheckmateError, GraphError, InfeasibleBudget, InvalidSchedule, UnknownMethod
+    from .errors import BudgetError, CheckmateError, Contradiction, GraphError, InfeasibleBudget, InvalidSchedule, UnknownMethod
     from .graph import Graph, Op, Value
     from .schedule import Compute, Free, Schedule, Trace, simulate
     from .solvers import MaxBatch, MinimumBudget, max_batch_size, methods, minimum_budget, solve
@@ -21,6 +21,7 @@ __all__ = [
     "BudgetError",
     "CheckmateError",
     "Compute",
+    "Contradiction",
     "Free",
     "Graph",
     "GraphError",
@@ -47,7 +48,8 @@ __all__ = [
 _MODULES = ("errors", "graph", "networks", "schedule", "solvers", "tf2", "torch", "units")
 _HOMES = {
     **dict.fromkeys(
-        ("BudgetError", "CheckmateError", "GraphError", "InfeasibleBudget", "InvalidSchedule", "UnknownMethod"), "errors"
+        ("BudgetError", "CheckmateError", "Contradiction", "GraphError", "InfeasibleBudget", "InvalidSchedule", "UnknownMethod"),
+        "errors",
     ),
     **dict.fromkeys(("Graph", "Op", "Value"), "graph"),
     **dict.fromkeys(("Compute", "Free", "Schedule", "Trace", "simulate"), "schedule"),

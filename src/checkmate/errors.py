@@ -58,5 +58,21 @@ class InfeasibleBudget(CheckmateError):
         return type(self), (self.budget, self.proven_minimum, self.smallest_found, str(self))
 
 
+class Contradiction(CheckmateError):
+    """Two results of this package exclude each other, such as a bound and a schedule that costs less: one of them is wrong.
+
+    It is never the caller's fault, and no result is worth having then.
+    """
+
+    def __init__(self, what: str):
+        super().__init__(
+            f"{what}: this is a defect of checkmate, please report it with the graph (Graph.save), budget and options"
+        )
+        self._what = what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._what,)
+
+
 class BudgetWarning(UserWarning):
     """Something about a planned model that its user should know: memory above the plan, or parts that no plan covers."""

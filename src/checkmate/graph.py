@@ -130,8 +130,10 @@ class Graph:
     @cached_property
     def min_working_set(self) -> int:
         """Bytes that the largest op alone needs (inputs, outputs, workspace, fixed memory): no schedule peaks lower."""
+        sizes = [value.size for value in self.values]
         kept = sum(value.size for value in self.values if value.keep)
-        largest = max((self.working_set(i) for i in range(self.num_ops)), default=0)
+        # An op reads no value that it makes, and names none twice.
+        largest = max((op.workspace + sum(map(sizes.__getitem__, (*op.inputs, *op.outputs))) for op in self.ops), default=0)
         return self.fixed_memory + max(largest, kept)
 
     def working_set(self, op: int) -> int:

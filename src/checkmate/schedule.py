@@ -14,6 +14,7 @@ from typing import Any
 from .errors import InvalidSchedule
 from .files import write_file
 from .graph import Graph
+from .rounding import summation_error
 from .text import printable
 
 FORMAT = "checkmate-schedule"
@@ -58,7 +59,9 @@ class Trace:
 
 
 def simulate(graph: Graph, steps: Iterable[Step]) -> Trace:
-    """Execute a schedule on paper. Written apart from every solver, as their judge.
+    """Execute a schedule on paper. Written apart from the solvers' own kernels; some solvers ask it what a schedule costs.
+
+    What `solve` returns has also passed `verification.verify`, which shares no code with this nor with any solver.
 
     A computation allocates all outputs of its op anew: an output that is still live is there twice until the op ends.
 
@@ -120,29 +123,42 @@ def steps_from_sequence(graph: Graph, sequence: Sequence[int]) -> list[Step]:
     A value lives from a computation to its last use before the next computation of its op; kept values live on from
     their last computation. Computations whose outputs nobody uses are left in.
     """
+    ops, producer = graph.ops, graph.producer
+    place = [0] * graph.num_values  # among the values of its op
+    for op in ops:
+        for number, value in enumerate(op.outputs):
+            place[value] = number
+    copies: list[int] = []  # of values, in the order in which they are made
+    last: list[int] = []  # the position that reads the copy last
+    first_copy: list[int] = []  # of each position
     latest = [-1] * graph.num_ops
-    dies_at: dict[tuple[int, int], int] = {}
-    for position, op in enumerate(sequence):
-        if not 0 <= op < graph.num_ops:
-            raise InvalidSchedule(f"position {position} of the sequence names op {op}, which does not exist")
-        latest[op] = position
-        for value in graph.ops[op].outputs:
-            dies_at[value, position] = position
-        for value in graph.ops[op].inputs:
-            source = latest[graph.producer[value]]
+    for position, index in enumerate(sequence):
+        if not 0 <= index < len(ops):
+            raise InvalidSchedule(f"position {position} of the sequence names op {index}, which does not exist")
+        latest[index] = position
+        first_copy.append(len(copies))
+        copies += ops[index].outputs
+        last += [position] * len(ops[index].outputs)
+        for value in ops[index].inputs:
+            source = latest[producer[value]]
             if source < 0:
-                raise InvalidSchedule(
-                    f"op {graph.ops[op].name!r} runs before {graph.ops[graph.producer[value]].name!r}, whose value it reads"
-                )
-            dies_at[value, source] = position
-    deaths: list[list[int]] = [[] for _ in sequence]
-    for (value, source), position in dies_at.items():
-        if not (graph.values[value].keep and source == latest[graph.producer[value]]):
-            deaths[position].append(value)
+                raise InvalidSchedule(f"op {ops[index].name!r} runs before {ops[producer[value]].name!r}, whose value it reads")
+            last[first_copy[source] + place[value]] = position
+    kept = {
+        first_copy[latest[producer[v]]] + place[v]
+        for v, value in enumerate(graph.values)
+        if value.keep and latest[producer[v]] >= 0
+    }
+    deaths: list[list[Step]] = [[] for _ in sequence]
+    frees: list[Step] = [Free(value) for value in range(graph.num_values)]
+    for copy, (value, position) in enumerate(zip(copies, last, strict=True)):
+        if copy not in kept:
+            deaths[position].append(frees[value])
+    computes: list[Step] = [Compute(index) for index in range(len(ops))]
     steps: list[Step] = []
-    for position, op in enumerate(sequence):
-        steps.append(Compute(op))
-        steps.extend(Free(value) for value in deaths[position])
+    for index, dying in zip(sequence, deaths, strict=True):
+        steps.append(computes[index])
+        steps += dying
     return steps
 
 
@@ -163,7 +179,7 @@ class Schedule:
         method: the name of the method that made it.
         lower_bound: proven: no schedule of this graph under this budget (in this order mode) costs less.
         order: "given" or "any": the class of schedules that the bound covers.
-        solve_seconds: wall time of the search.
+        solve_seconds: time of the search, without what kernels took to compile, the first time on a machine.
         seed: of the search.
     """
 
@@ -279,7 +295,8 @@ class Schedule:
             raise InvalidSchedule(
                 f"{where} does not belong to graph {graph.name!r}: its cost or peak differs from what was saved"
             )
-        if not 0 <= schedule.lower_bound <= schedule.cost * (1 + 1e-9):  # sums of floats
+        rounding = summation_error(len(schedule.steps), schedule.cost)
+        if not 0 <= schedule.lower_bound <= schedule.cost + rounding:
             raise InvalidSchedule(
                 f"{where}: the lower bound {schedule.lower_bound} is not between 0 and the cost {schedule.cost}"
             )

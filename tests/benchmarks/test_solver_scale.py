@@ -48,18 +48,26 @@ def test_profile(tmp_path: Path) -> None:
 
 
 def test_fuzz(tmp_path: Path) -> None:
-    out, data = run("fuzz.py", tmp_path, "--graphs", "20", "--workers", "1", "--large-share", "0.1", "--time-limit", "3")
-    assert data["done"] == 20 == data["counts"]["small graphs"] + data["counts"].get("large graphs", 0)
-    assert data["failures"] == [] and "0 failures" in out
+    arguments = ["--graphs", "20", "--steps", "1", "--workers", "1", "--large-share", "0.1", "--time-limit", "3"]
+    out, data = run("fuzz.py", tmp_path, *arguments)
+    assert data["done"] == 21 and data["counts"]["small graphs"] + data["counts"].get("large graphs", 0) == 20
+    assert data["counts"]["steps"] == 1 and data["failures"] == [] and "0 failures" in out
 
 
 def test_fuzz_notices_a_wrong_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a method, of a bound by itself, and of one run that another run contradicts."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     fuzz = load("fuzz")
     true_force = fuzz.brute_force
-    monkeypatch.setattr(fuzz, "brute_force", lambda *arguments: (true_force(*arguments) or 0.0) - 1.0)
-    wrong = [fuzz.check(seed, 0.0, 5.0)[1] for seed in range(3)]
-    assert any(text is not None and "above" in text for text in wrong)
+    with monkeypatch.context() as patched:
+        patched.setattr(fuzz, "brute_force", lambda *arguments: (true_force(*arguments) or 0.0) - 1.0)
+        wrong = [fuzz.check(("graph", seed), 0.0, 5.0)[1] for seed in range(3)]
+        assert any(text is not None and "above" in text for text in wrong)
+    with monkeypatch.context() as patched:
+        patched.setattr(fuzz, "bounds_alone", lambda *_: [(1e9, "bad proof")])
+        patched.setattr(fuzz, "SETTINGS", [("greedy", "given", 0, 1.0)])
+        wrong = [fuzz.check(("step", seed), 0.0, 2.0)[1] for seed in range(3)]
+        assert any(text is not None and "bad proof" in text and "above the cost" in text for text in wrong)
     counts: Counter[str] = Counter()
     monkeypatch.setattr(fuzz, "GRACE", -5.0)
     with pytest.raises(fuzz.Failure, match="took"):

@@ -8,13 +8,14 @@ import pytest
 import tensorflow as tf
 
 import checkmate
+from checkmate.planning import Allowance, Options
+from checkmate.planning import plan as planning
 from checkmate.schedule import Compute, Step
-from checkmate.tf2 import planning
 from checkmate.tf2.capture import Captured
 from checkmate.tf2.emit import emit
 from checkmate.tf2.internals import without_graph_rewriting
 from checkmate.tf2.kinds import root
-from checkmate.tf2.options import Options
+from checkmate.tf2.plan import make_plan
 from checkmate.tf2.replay import replay, replay_peak
 from tf2_models import captured_case, tensors
 
@@ -70,7 +71,7 @@ def test_outputs_are_computed_once_where_former_values_take_too_much(monkeypatch
 
     def solved(given: checkmate.Graph, budget: int, **_: object) -> checkmate.Schedule:
         again = any(
-            op.recomputable for op, unit in zip(given.ops, captured.units, strict=True) if outputs & {o.name for o in unit.ops}
+            op.recomputable for op, group in zip(given.ops, captured.groups, strict=True) if outputs & {o.name for o in group.ops}
         )
         asked.append(again)
         if again:
@@ -79,11 +80,11 @@ def test_outputs_are_computed_once_where_former_values_take_too_much(monkeypatch
 
     monkeypatch.setattr(planning, "solve_cached", solved)
     most = replay_peak(captured, and_the_outputs_again(captured))
-    plan = planning.make_plan(captured, Options(budget=most))
+    plan = make_plan(captured, Options(), Allowance(most))
     assert asked == [True]
     assert plan.modelled_peak == most
     asked.clear()
-    plan = planning.make_plan(captured, Options(budget=int(0.8 * most)))
+    plan = make_plan(captured, Options(), Allowance(int(0.8 * most)))
     assert asked == [True, False]
     assert plan.schedule.graph is graph
     assert plan.modelled_peak <= 0.8 * most

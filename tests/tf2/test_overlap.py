@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from checkmate.planning import Allowance, OpCost, Options
 from checkmate.schedule import Step
-from checkmate.tf2.capture import Captured, OpCost
+from checkmate.tf2.capture import Captured
 from checkmate.tf2.emit import emit, original
 from checkmate.tf2.internals import is_stateful
 from checkmate.tf2.kinds import IN_PLACE, is_big, is_handle, is_one_kernel, root
-from checkmate.tf2.options import Options
 from checkmate.tf2.overlap import one_by_one, overlapping
-from checkmate.tf2.planning import make_plan
+from checkmate.tf2.plan import make_plan
 from checkmate.tf2.priority import in_order_of_priority, prioritized
 from checkmate.tf2.replay import replay, replay_peak
 from checkmate.tf2.trace import is_fixed
@@ -26,8 +26,8 @@ from tf2_models import captured_case
 
 def planned(name: str, share: float) -> tuple[Captured, list[Step]]:
     _, _, captured = captured_case(name)
-    options = Options(budget=int(share * captured.graph.no_recompute_peak), cost_model="flops", time_limit=3, gap=0.02)
-    return captured, make_plan(captured, options).schedule.steps
+    allowance = Allowance(int(share * captured.graph.no_recompute_peak))
+    return captured, make_plan(captured, Options(time_limit=3, gap=0.02), allowance).schedule.steps
 
 
 def largest(captured: Captured, steps: list[Step], waits: list[int], randomness: random.Random) -> tuple[int, int]:
@@ -79,7 +79,7 @@ def largest(captured: Captured, steps: list[Step], waits: list[int], randomness:
 @pytest.mark.parametrize(("name", "share"), [("transformer", 1.0), ("transformer", 0.6), ("unet", 0.8), ("conv", 0.6)])
 def test_no_order_passes_the_limit(name: str, share: float) -> None:
     captured, steps = planned(name, share)
-    filters = [op.name for unit in captured.units for op in unit.ops if op.type == "Conv2DBackpropFilter"]
+    filters = [op.name for group in captured.groups for op in group.ops if op.type == "Conv2DBackpropFilter"]
     captured.costs = {**captured.costs, **dict.fromkeys(filters, OpCost(0.0, 2**18))}
     alone = replay_peak(captured, steps)
     fixed = captured.graph.fixed_memory
@@ -120,7 +120,7 @@ def test_what_must_wait() -> None:
 def test_what_is_large_overlaps_with_nothing(name: str) -> None:
     captured, steps = planned(name, 0.8)
     runs = replay(captured, steps)
-    pieces = [run.piece for run in runs]
+    pieces = [run.largest_block for run in runs]
     assert pieces == [max([run.workspace, *run.made.values()]) for run in runs]
     pairs = {n for n in range(1, len(runs)) if is_one_kernel(runs[n - 1].op, runs[n].op)}
     pairs |= {n - 1 for n in pairs}
@@ -163,7 +163,7 @@ def all_before(graph: tf.Graph) -> dict[str, set[str]]:
 def test_the_graph_waits_as_it_must(prioritize: bool) -> None:
     captured, steps = planned("transformer", 0.6)
     # Small results of large work, such as the gradient of a convolution's filters.
-    heavy = {op.name: OpCost(0.0, 2**20) for unit in captured.units for op in unit.ops if op.type == "Sum"}
+    heavy = {op.name: OpCost(0.0, 2**20) for group in captured.groups for op in group.ops if op.type == "Sum"}
     captured.costs = {**captured.costs, **heavy}
     fixed = captured.graph.fixed_memory
     alone = replay_peak(captured, steps)

@@ -15,9 +15,8 @@ import pytest
 import tensorflow as tf
 
 import checkmate.tf2
+from checkmate.planning import OpCost
 from checkmate.tf2 import BudgetWarning
-from checkmate.tf2.capture import OpCost
-from checkmate.tf2.lessons import Lesson, recall, remember
 from checkmate.tf2.measure import Measurement, measure, watch, zeros_outside
 from checkmate.tf2.profile import profile_ops
 from tf2_models import CASES, identical, state, tensors, train_plain
@@ -230,22 +229,6 @@ def test_only_the_highest_peak_so_far_is_seen() -> None:
     assert seen.added is None
 
 
-def test_a_damaged_lesson_is_a_miss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
-    graph = checkmate.Graph.from_arrays([1.0, 1.0], [10, 10], [(0, 1)])
-    lesson = Lesson(1, 2, 2.0, 20, 15)
-    remember(graph, 100, {"a": 1}, lesson)
-    assert recall(graph, 100, {"a": 1}) == lesson
-    assert recall(graph, 100, {"a": 2}) is None
-    assert recall(graph, 101, {"a": 1}) is None
-    (file,) = tmp_path.iterdir()
-    whole = file.read_text()
-    for damage in (whole[:20], "[]", whole.replace("15", '"15"'), whole.replace("15", "-15"), whole.replace("1,", "1000,", 1)):
-        assert damage != whole
-        file.write_text(damage)
-        assert recall(graph, 100, {"a": 1}) is None
-
-
 def test_memory_is_counted_without_onednn() -> None:
     """In processes of their own, for TensorFlow decides once: imported in time, and too late."""
     code = """
@@ -254,6 +237,7 @@ import tensorflow as tf, keras
 if sys.argv[1] == "late":
     tf.zeros(())
 import checkmate.tf2
+from checkmate.planning import OpCost
 layers = [keras.layers.Conv2D(16, 3, padding="same", activation="relu") for _ in range(8)]
 model = keras.Sequential([keras.Input((32, 32, 3)), *layers, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)])
 x, y = tf.ones((16, 32, 32, 3)), tf.zeros((16, 2))

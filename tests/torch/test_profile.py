@@ -15,11 +15,13 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule, Node
 from torch.nn import functional as F
 
-from checkmate.costs import cache_directory
 from checkmate.errors import UnknownMethod
+from checkmate.planning import FREE, OpCost
+from checkmate.planning.cache_files import cache_directory
+from checkmate.planning.cost_cache import close_cost_caches
 from checkmate.torch import profile as profile_module
 from checkmate.torch.measure import measure
-from checkmate.torch.profile import NodeCost, profile_nodes
+from checkmate.torch.profile import profile_nodes
 
 aten = torch.ops.aten
 
@@ -31,10 +33,10 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     torch.set_num_threads(1)  # on a busy machine two threads wait for each other
     yield
     torch.set_num_threads(threads)
-    profile_module._open_cache.cache_clear()
+    close_cost_caches()
 
 
-Costs = dict[Node, NodeCost]
+Costs = dict[Node, OpCost]
 
 
 def joint_nodes(model: nn.Module, *inputs: torch.Tensor, dynamic: bool = False, **options: Any) -> tuple[list[Node], Costs]:
@@ -100,15 +102,15 @@ class Words(nn.Module):
 def test_every_op_of_a_joint_graph_runs_on_made_up_inputs(
     monkeypatch: pytest.MonkeyPatch, model: type[nn.Module], inputs: Callable[[], tuple[torch.Tensor, ...]], dynamic: bool
 ) -> None:
-    def refuse(node: Node, device: torch.device) -> NodeCost:
+    def refuse(node: Node, device: torch.device) -> OpCost:
         raise AssertionError(f"{node.target} did not run")
 
-    monkeypatch.setattr(profile_module, "_modelled", refuse)
+    monkeypatch.setattr(profile_module, "_work", refuse)
     nodes, costs = joint_nodes(model(), *inputs(), dynamic=dynamic)
     assert set(costs) == set(nodes)
     for node in nodes:
         if node.target is operator.getitem:
-            assert costs[node] == NodeCost(0.0, 0)
+            assert costs[node] == FREE
     kernels = [node for node in nodes if costs[node].seconds > 0]
     assert len(kernels) > 10
     targets = {node.target for node in kernels}
@@ -130,7 +132,7 @@ def test_random_numbers_and_modes_are_left_as_they_were() -> None:
 
 
 def test_another_default_device_and_type_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_module, "_modelled", lambda *_: pytest.fail("did not run"))
+    monkeypatch.setattr(profile_module, "_work", lambda *_: pytest.fail("did not run"))
     nodes = traced(lambda x: (x > 0.5).to(torch.float64) * x, torch.randn(100))
     torch.set_default_dtype(torch.float64)
     try:
@@ -199,7 +201,7 @@ def test_measured_once_then_remembered_on_disk(monkeypatch: pytest.MonkeyPatch) 
     calls: list[Any] = []
     real = profile_module._measured
 
-    def counted(node: Node, device: torch.device) -> NodeCost | None:
+    def counted(node: Node, device: torch.device) -> OpCost | None:
         calls.append(node.target)
         return real(node, device)
 
@@ -208,12 +210,12 @@ def test_measured_once_then_remembered_on_disk(monkeypatch: pytest.MonkeyPatch) 
     first = profile_nodes(nodes, progress=lambda done, total: reports.append((done, total)))
     assert calls == [aten.add.Tensor, aten.mul.Tensor], "one run per signature"
     assert reports == [(1, 2), (2, 2)]
-    profile_module._open_cache.cache_clear()  # as in a new process
+    close_cost_caches()  # as in a new process
     assert profile_nodes(nodes) == first
     assert len(calls) == 2
     for path in cache_directory().glob("costs-*.json"):
         path.write_text(path.read_text()[:-20])
-    profile_module._open_cache.cache_clear()
+    close_cost_caches()
     assert set(profile_nodes(nodes)) == set(nodes)
     assert len(calls) == 4, "a damaged file is measured again"
 
@@ -259,13 +261,13 @@ def test_views_cost_nothing_and_writes_do() -> None:
 
     nodes = traced(f, torch.randn(100, 100))
     costs = profile_nodes(nodes)
-    free = {node.target for node in nodes if costs[node] == NodeCost(0.0, 0)}
+    free = {node.target for node in nodes if costs[node] == FREE}
     assert free == {aten.view.default, aten.unsqueeze.default, aten.expand.default, aten.t.default}
 
 
 def test_inside_a_profiler_or_a_measurement_the_result_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compilation, and with it profiling, often happens inside one; neither may disturb the other."""
-    monkeypatch.setattr(profile_module, "_modelled", lambda *_: pytest.fail("did not run"))
+    monkeypatch.setattr(profile_module, "_work", lambda *_: pytest.fail("did not run"))
     nodes = traced(lambda x: x.sort()[0], torch.randn(250_000))
     alone = [cost.workspace for cost in profile_nodes(nodes).values()]
     assert max(alone) >= 2_000_000

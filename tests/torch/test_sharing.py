@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from checkmate.graph import Graph, Op
+from checkmate.planning import Allowance
 from checkmate.schedule import Compute, Schedule
-from checkmate.torch.planning import Plan
+from checkmate.torch.plan import Plan
 from checkmate.torch.sharing import Holdings, storages
 
 CPU = torch.device("cpu")
@@ -14,7 +15,7 @@ CPU = torch.device("cpu")
 
 def plan() -> Plan:
     graph = Graph([Op("op", 1.0, (), ())], [], 0)
-    return Plan(graph, Schedule(graph, (Compute(0),)), 1, 0, 0, 0, CPU)
+    return Plan(graph, Schedule(graph, (Compute(0),)), Allowance(1), 1, device=CPU)
 
 
 def test_forward_passes_hold_until_their_backward_pass() -> None:

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import BudgetError, InfeasibleBudget
+from ..errors import BudgetError, Contradiction, InfeasibleBudget
 from ..graph import Graph
 from ..schedule import Schedule
 from ..units import Budget, parse_bytes
 from .interface.running_search import Search, check_seed
 from .smallest_budget import minimum_budget
 
-#: Share of the time limit that a single batch size may take.
+#: Shares of the time limit that a single batch size may take.
 _PROBE_SHARE = 1 / 10
 
 
@@ -57,6 +57,7 @@ def max_batch_size(
     Raises:
         InfeasibleBudget: not even batch 1 was found to fit. BudgetError: an argument cannot be read.
         KeyboardInterrupt: on Ctrl-C before a batch size was found to fit; later, Ctrl-C returns the best so far.
+        Contradiction: a schedule was found for a batch that was proven not to fit.
     """
     from .default.auto import auto  # solver and compiled kernels: not at import time
 
@@ -66,9 +67,10 @@ def max_batch_size(
     if not time_limit >= 0:
         raise BudgetError(f"time_limit must be a number >= 0, not {time_limit!r}")
     check_seed(seed)
-    memory_limit = parse_bytes(budget, percent_of=graph.no_recompute_peak) - graph.fixed_memory
+    capacity = parse_bytes(budget, percent_of=graph.no_recompute_peak) - graph.fixed_memory
     working_set = max(1, graph.min_working_set - graph.fixed_memory)
-    largest = upper = max(0, memory_limit // working_set)  # largest: worth trying; upper: proven
+    largest = upper = max(0, capacity // working_set)  # largest: worth trying; upper: proven
+    source = "what one op needs while it runs"
     batch, best, interrupted = 0, None, False
     probe = largest  # often the bound itself will do
     while batch < largest:
@@ -76,7 +78,7 @@ def max_batch_size(
             break
         search = Search(
             graph,
-            graph.fixed_memory + memory_limit // probe,
+            graph.fixed_memory + capacity // probe,
             time_limit=_PROBE_SHARE * time_limit,
             gap=0.0,
             seed=seed,
@@ -85,16 +87,19 @@ def max_batch_size(
         with search.catching_interrupts():
             auto(search)
         if search.best is not None and search.best_cost <= max_overhead * graph.ideal_cost:
-            batch, best = probe, search
-            # The schedule may leave memory for more.
-            peak = search.schedule("auto").peak - graph.fixed_memory
-            batch = max(batch, min(largest, memory_limit // max(1, peak)))
+            # The schedule may leave memory for more than was asked for.
+            batch, best = capacity // max(1, search.schedule("auto").peak - graph.fixed_memory), search
+            if batch > upper:
+                raise Contradiction(
+                    f"no batch above {upper} fits {graph.fixed_memory + capacity} bytes at {max_overhead!r} times the ideal cost "
+                    f"({source}), but there is a schedule for batch {batch}"
+                )
             answer = "fits"
         else:
             largest = probe - 1
-            proven = search.proven_infeasible or search.lower_bound > max_overhead * graph.ideal_cost
-            if proven:
-                upper = min(upper, probe - 1)
+            proven = search.proven_infeasible or search.out_of_reach()
+            if proven and probe <= upper:
+                upper, source = probe - 1, search.infeasible_source or search.bound_source
             answer = "proven not to fit" if proven else "not found to fit"
         if progress is not None:
             progress(f"batch {probe} {answer}; largest so far {batch}, at most {upper}")
@@ -106,5 +111,5 @@ def max_batch_size(
         if interrupted:
             raise KeyboardInterrupt
         minimum = minimum_budget(graph)
-        raise InfeasibleBudget(graph.fixed_memory + memory_limit, minimum.proven_minimum, minimum.smallest_found)
-    return MaxBatch(batch, max(batch, upper), best.schedule("auto"), time.perf_counter() - started)
+        raise InfeasibleBudget(graph.fixed_memory + capacity, minimum.proven_minimum, minimum.smallest_found)
+    return MaxBatch(batch, upper, best.schedule("auto"), time.perf_counter() - started)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..errors import Contradiction
 from ..graph import Graph
+from ..schedule import simulate, steps_from_sequence
 from .interface.work import Limits, Work, eviction, exact_search, sets_of_values
+from .representation.compile_clock import search_clock
 
 if TYPE_CHECKING:
     from .representation.decoding import Evaluation
 
 
-#: Ops per segment of nested checkpointing; so few ops that greedy eviction takes milliseconds, and is asked to the end.
+#: Ops per segment of nested checkpointing; so few ops that greedy eviction takes milliseconds as a rule, and is asked to the end.
 _OPS, _FEW_OPS = 25, 300
 #: Units of work (see interface/work.py) in all; and for greedy eviction, of however few there are.
 UNITS, _LEAST_UNITS = 15.0, 1.0
@@ -59,13 +61,20 @@ def least_peak_found(
         tolerance: relative precision where the search is not exact.
         units: of work that it takes at most, about; the same work finds the same schedule.
         seconds: return what is found by about then, not counting what kernels take to compile the first time.
-    """
-    from .interface.compile_clock import clock  # and with it numba: not at import time
 
-    with clock() as elapsed:
-        work = Work(units)
-        limits = Limits(work, lambda: elapsed() > seconds, lambda: max(0.0, seconds - elapsed()))
-        return _least_peak_found(graph, order, asked, tolerance, limits)
+    Raises:
+        Contradiction: a schedule was found below the proven minimum.
+    """
+    began = search_clock()
+    limits = Limits(Work(units), lambda: search_clock() - began > seconds, lambda: max(0.0, began + seconds - search_clock()))
+    best, proven = _least_peak_found(graph, order, asked, tolerance, limits)
+    trace = simulate(graph, steps_from_sequence(graph, best.sequence))
+    if trace.peak != best.peak or best.peak < proven:
+        raise Contradiction(
+            f"no schedule needs less than {proven} bytes (what one op, or a few values, need, or the exact search), and none that was "
+            f"found less than {best.peak}, but there is one of {trace.peak} bytes (order {order!r})"
+        )
+    return best, proven
 
 
 def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, limits: Limits) -> tuple[Evaluation, int]:
@@ -80,20 +89,19 @@ def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, li
     from .representation.graph_arrays import problem_of
 
     problem, work = problem_of(graph), limits.work
+    exact_units = exact_search(_SUCCESSORS)
 
     def late(part: float = 1.0, units: float = 0.0) -> bool:
         """So much work has been done: is that more than this part of all, or is time over?"""
         work.spend(units)
         return work.done >= part * work.limit or limits.stop()
 
-    exact_units = exact_search(_SUCCESSORS)
-    best, proven = least_peak(
-        graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST, lambda: late(1 / 8, exact_units)
-    )
+    # Limited by its work, a fraction of a second, so that what small graphs need does not depend on how busy the machine is.
+    best, proven = least_peak(graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST)
     if best.peak == proven:
         return best, proven
-    planner = Greedy(problem)
-    quick = max(1 / 3, min(0.8, _LEAST_UNITS / work.limit)) if graph.num_ops > _FEW_OPS else math.inf
+    planner = Greedy(problem, late)
+    quick = max(1 / 3, min(0.8, _LEAST_UNITS / work.limit)) if graph.num_ops > _FEW_OPS else 1.0
 
     def by_eviction(budget: int) -> Evaluation | None:
         found: Evaluation | None = None

@@ -6,19 +6,23 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..errors import BudgetError, CheckmateError, InfeasibleBudget, InvalidSchedule, UnknownMethod
+from ..errors import BudgetError, Contradiction, InfeasibleBudget, InvalidSchedule, UnknownMethod
 from ..graph import Graph
-from ..schedule import Compute, Schedule, Step
+from ..schedule import Schedule
 from ..units import Budget, format_bytes, parse_bytes
+from ..verification import in_order, verify
 from .default.warm_start import begin_with, sequence_of
 from .interface.running_search import Progress, Search, check_seed
 from .registry import methods, run
+from .representation.compile_clock import NOTE, search_clock
 from .smallest_budget import UNITS, least_peak_found
 
 if TYPE_CHECKING:
     from .representation.decoding import Evaluation
 
 _ORDERS = ("given", "any")
+#: For the schedule of least peak, where time is over and there is no other.
+_LEAST_SECONDS = 0.5
 
 
 def solve(
@@ -41,7 +45,9 @@ def solve(
         order: "given": the first computations come in the graph's order, and the bound holds for that order. "any": ops may
             change places; dependencies are kept, ops of phase "forward" and "loss" first run before those of phase "backward"
             (where they stand before all of them in the graph), and the bound holds for all such orders.
-        time_limit: seconds after which the best schedule so far is returned.
+        time_limit: seconds after which the best schedule so far is returned, without those that kernels take to compile, the first
+            time on a machine. If there is no schedule, what is left of them (from 1 to 15) goes into a budget that would do, for
+            the message.
         gap: stop once the cost is proven within this fraction of the optimum; 0 means to the end.
         seed: same input, same seed, same schedule, in any process and however busy the machine, unless the time limit ends the
             search.
@@ -50,11 +56,12 @@ def solve(
             not fit.
 
     Returns:
-        A schedule that was re-simulated by `simulate`, with its proven lower bound.
+        A schedule that has passed `verify`, which shares no code with the methods nor with `simulate`, and its proven lower bound.
 
     Raises:
         InfeasibleBudget: no schedule was found; the message names a budget that would do.
         BudgetError, UnknownMethod: an argument cannot be read. InvalidSchedule: `start` is of no use here.
+        Contradiction: two results exclude each other; that is a defect of this package.
         KeyboardInterrupt: on Ctrl-C before the first schedule; later, Ctrl-C returns the best so far.
     """
     if method not in methods():
@@ -69,8 +76,9 @@ def solve(
     begin = None if start is None else _first_sequence(start, graph, method, order)
     search = Search(graph, limit, order, float(time_limit), float(gap), seed, progress)
     if limit < graph.min_working_set:
+        search.prove_infeasible("what one op needs while it runs", order)
         raise _infeasible(search, *_least_peak_found(search))
-    with search.catching_interrupts():
+    with search.catching_interrupts(), search_clock.telling(lambda: search.report(NOTE)):
         if method == "auto" and graph.no_recompute_peak <= limit:
             search.offer(range(graph.num_ops), graph.ideal_cost, "no recomputation")
         elif begin is not None:
@@ -83,20 +91,37 @@ def solve(
         if method != "auto" or smallest.peak > limit:
             raise _infeasible(search, smallest, proven, method)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
-    schedule = search.schedule(method)
-    if schedule.peak > limit:  # simulated here, and only here
-        raise CheckmateError(
-            f"method {method!r} returned a schedule of {schedule.peak} bytes for a budget of {limit}: please report it"
-        )
-    if not _in_order(graph, schedule.steps, order):
-        raise CheckmateError(f"method {method!r} returned a schedule that is not in the order {order!r}: please report it")
-    return schedule
+    return _verified(search, method)
 
 
 def _least_peak_found(search: Search, asked: int = 0) -> tuple[Evaluation, int]:
-    """The schedule of least peak, and the proven minimum, by what the time limit leaves; within a second where that is nothing."""
-    units, seconds = min(UNITS, max(1.0, search.time_limit)), max(1.0, search.time_left())
+    """The schedule of least peak, and the proven minimum, by what the time limit leaves; a moment where that is nothing."""
+    units, seconds = min(UNITS, max(_LEAST_SECONDS, search.time_limit)), max(_LEAST_SECONDS, search.time_left())
     return least_peak_found(search.graph, search.order, asked, units=units, seconds=seconds)
+
+
+def _verified(search: Search, method: str) -> Schedule:
+    """The best schedule of a search, once it has passed the checks that share no code with what made it.
+
+    Raises:
+        Contradiction: it is not what the method says it is.
+    """
+    schedule = search.schedule(method)
+    made = f"method {method!r} made a schedule that"
+    try:
+        cost, peak = verify(search.graph, schedule.steps)
+    except InvalidSchedule as error:
+        raise Contradiction(f"{made} cannot run ({error})") from None
+    if (cost, peak) != (schedule.cost, schedule.peak):
+        simulated = f"{schedule.cost!r} and {schedule.peak} bytes"
+        raise Contradiction(f"{made} by two independent counts takes {simulated}, and {cost!r} and {peak} bytes")
+    if peak > search.budget:
+        raise Contradiction(f"{made} takes {peak} bytes, for a budget of {search.budget} bytes")
+    if abs(cost - search.best_cost) > search.rounding():
+        raise Contradiction(f"{made} costs {cost!r}, and not {search.best_cost!r}")
+    if not in_order(search.graph, schedule.steps, search.order):
+        raise Contradiction(f"{made} does not keep order={search.order!r}")
+    return schedule
 
 
 def _first_sequence(start: Schedule, graph: Graph, method: str, order: str) -> list[int]:
@@ -104,35 +129,27 @@ def _first_sequence(start: Schedule, graph: Graph, method: str, order: str) -> l
     if method != "auto":
         raise UnknownMethod(f"method {method!r} does not begin with a schedule: use method 'auto', or leave out start")
     sequence = sequence_of(start, graph)
-    if not _in_order(graph, start.steps, order):
+    if not in_order(graph, start.steps, order):
         raise InvalidSchedule(
             f"start computes ops in another order than order={order!r} asks for: use order='any', or leave out start"
         )
     return sequence
 
 
-def _in_order(graph: Graph, steps: list[Step], order: str) -> bool:
-    """First computations come in the order asked for (that inputs come before their readers is for `simulate` to say)."""
-    firsts = list(dict.fromkeys(step.op for step in steps if isinstance(step, Compute)))
-    if order == "given":
-        return firsts == sorted(firsts)
-    phases = [op.phase for op in graph.ops]
-    if "backward" not in phases:
-        return True
-    forward = {op for op in range(phases.index("backward")) if phases[op] in ("forward", "loss")}
-    start = next(position for position, op in enumerate(firsts) if phases[op] == "backward")
-    return forward <= set(firsts[:start])
-
-
 def _infeasible(search: Search, least: Evaluation, proven: int, method: str = "auto") -> InfeasibleBudget:
-    """The error for a budget that no schedule was found for, with the numbers that help (see `least_peak_found`)."""
-    if search.proven_infeasible:
-        proven = max(proven, search.budget + 1)
-    smallest = max(least.peak, proven)
+    """The error for a budget that no schedule was found for, with the numbers that help (see `least_peak_found`).
+
+    Raises:
+        Contradiction: it is proven that there is no schedule, and there is one.
+    """
     message = None
-    if method != "auto" and smallest <= search.budget:
+    if search.infeasible_source is not None:
+        proven = max(proven, search.budget + 1)
+        if least.peak <= search.budget:
+            search.offer(least.sequence, least.cost, "schedule of least peak")
+    if method != "auto" and least.peak <= search.budget:
         message = (
             f"method {method!r} found no schedule under {format_bytes(search.budget)} ({search.budget} bytes), but there are "
-            f"some, down to {format_bytes(smallest)} ({smallest} bytes): use method 'auto'"
+            f"some, down to {format_bytes(least.peak)} ({least.peak} bytes): use method 'auto'"
         )
-    return InfeasibleBudget(search.budget, proven, smallest, message)
+    return InfeasibleBudget(search.budget, proven, least.peak, message)

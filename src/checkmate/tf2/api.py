@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from ..errors import CheckmateError
 from ..graph import Graph
+from ..planning import Options
 from ..units import Budget
 from .fit import prepared_plans
 from .keras_step import build, gradient_step, training_step
-from .options import Options
-from .planning import Plan
+from .plan import Plan
 from .step import PlannedStep, capture_step
 
 
@@ -67,7 +67,7 @@ def compile(
         input_spec, label_spec: what a batch looks like: tensors, arrays or `tf.TensorSpec`, or nests of them, with the batch size.
         budget: bytes, "4GiB", "50%" of the plain peak, or "auto".
         metrics: Keras metrics to update in every step.
-        options: see `Options`.
+        options: see `checkmate.tf2.Options`.
 
     Returns:
         A function: `prediction, loss_value = train_iteration_fn(x, y)` is one optimizer step.

@@ -1,4 +1,4 @@
-"""Units of a trace -> `Graph`: values are tensors with memory of their own, and what happens inside a unit is workspace."""
+"""Groups of ops of a trace -> `Graph`: values are tensors with memory of their own, and what happens inside a group is workspace."""
 
 from __future__ import annotations
 
@@ -8,46 +8,39 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from ..graph import Graph, Op, Value
+from ..planning import OpCost
 from .kinds import IN_PLACE, root, tensor_bytes
+from .op_groups import OpGroup
 from .order import is_gradient
 from .trace import Traced, is_fixed
-from .units import Unit
-
-
-@dataclass(frozen=True, slots=True)
-class OpCost:
-    """What one op takes: seconds, and bytes beyond its inputs and outputs while it runs."""
-
-    seconds: float
-    workspace: int
 
 
 @dataclass(eq=False)
 class Captured:
-    """A step, ready for planning: op i of `graph` is `units[i]`; costs are by the name of the op."""
+    """A step, ready for planning: op i of `graph` is `groups[i]`; costs are by the name of the op."""
 
     traced: Traced
-    units: list[Unit]
+    groups: list[OpGroup]
     costs: Mapping[str, OpCost]
     graph: Graph
 
 
-def planned_ops(units: Sequence[Unit]) -> list[tf.Operation]:
+def planned_ops(groups: Sequence[OpGroup]) -> list[tf.Operation]:
     """The ops that need a cost."""
-    return [op for unit in units for op in unit.ops]
+    return [op for group in groups for op in group.ops]
 
 
-def capture(traced: Traced, units: list[Unit], costs: Mapping[str, OpCost], name: str) -> Captured:
+def capture(traced: Traced, groups: list[OpGroup], costs: Mapping[str, OpCost], name: str) -> Captured:
     """Build the graph.
 
     Args:
-        units: of `make_units`. costs: by op name.
+        groups: of `make_groups`. costs: by op name.
     """
-    inside = {op.name: number for number, unit in enumerate(units) for op in unit.ops}
+    inside = {op.name: number for number, group in enumerate(groups) for op in group.ops}
     kept = {r.name for r in map(root, traced.outputs)}
     outside_readers: set[str] = set(kept)
-    for number, unit in enumerate(units):
-        for op in unit.ops:
+    for number, group in enumerate(groups):
+        for op in group.ops:
             for source in map(root, op.inputs):
                 if not is_fixed(source) and inside[source.op.name] != number:
                     outside_readers.add(source.name)
@@ -55,10 +48,10 @@ def capture(traced: Traced, units: list[Unit], costs: Mapping[str, OpCost], name
     ids: dict[str, int] = {}
     ops: list[Op] = []
     phase = "forward"
-    for unit in units:
+    for group in groups:
         read: dict[int, None] = {}
         outputs: list[int] = []
-        for op in unit.ops:
+        for op in group.ops:
             for source in map(root, op.inputs):
                 if source.name in ids and ids[source.name] not in outputs:
                     read[ids[source.name]] = None
@@ -67,31 +60,31 @@ def capture(traced: Traced, units: list[Unit], costs: Mapping[str, OpCost], name
                     ids[tensor.name] = len(values)
                     outputs.append(len(values))
                     values.append(Value(tensor.name, tensor_bytes(tensor), tensor.name in kept))
-        if any(map(is_gradient, unit.ops)):
+        if any(map(is_gradient, group.ops)):
             phase = "backward"
         ops.append(
             Op(
-                unit.name,
-                sum(costs[op.name].seconds for op in unit.ops),
+                group.name,
+                sum(costs[op.name].seconds for op in group.ops),
                 tuple(read),
                 tuple(outputs),
-                _workspace(unit, costs, outside_readers),
-                unit.recomputable,
+                _workspace(group, costs, outside_readers),
+                group.recomputable,
                 phase,
             )
         )
-    return Captured(traced, units, costs, Graph(ops, values, traced.fixed_bytes, name))
+    return Captured(traced, groups, costs, Graph(ops, values, traced.fixed_bytes, name))
 
 
-def _workspace(unit: Unit, costs: Mapping[str, OpCost], outside_readers: set[str]) -> int:
-    """Bytes at the unit's peak beyond what it reads and what it leaves behind."""
+def _workspace(group: OpGroup, costs: Mapping[str, OpCost], outside_readers: set[str]) -> int:
+    """Bytes at the group's peak beyond what it reads and what it leaves behind."""
     last: dict[str, int] = {}
-    for number, op in enumerate(unit.ops):
+    for number, op in enumerate(group.ops):
         for source in map(root, op.inputs):
             last[source.name] = number
     made: dict[str, int] = {}
     left = live = peak = 0
-    for number, op in enumerate(unit.ops):
+    for number, op in enumerate(group.ops):
         dying = {
             r.name for r in map(root, op.inputs) if r.name in made and last[r.name] == number and r.name not in outside_readers
         }

@@ -38,8 +38,8 @@ class EagerProgram:
         seen: set[int] = set()
         for step in steps:
             if isinstance(step, Compute):
-                unit = captured.units[step.op]
-                for op in unit.ops if step.op in seen else unit.first:
+                group = captured.groups[step.op]
+                for op in group.ops if step.op in seen else group.first:
                     self._add(op)
                 seen.add(step.op)
         self.outputs = [self._get(tensor) for tensor in traced.outputs]

@@ -57,8 +57,8 @@ def emit(
     seen: set[int] = set()
     for step in steps:
         if isinstance(step, Compute):
-            unit = captured.units[step.op]
-            for op in unit.ops if step.op in seen else unit.first:
+            group = captured.groups[step.op]
+            for op in group.ops if step.op in seen else group.first:
                 emitter.run(op)
             seen.add(step.op)
     outputs = [emitter.get(tensor) for tensor in captured.traced.outputs]
@@ -74,7 +74,7 @@ def original(name: str) -> str:
 
 def can_run_dry(captured: Captured) -> bool:
     """The step changes nothing but variables, by ops that nothing else reads: it can be tried out without them."""
-    return all(not op.outputs or op.type in READERS for unit in captured.units for op in unit.ops if is_stateful(op))
+    return all(not op.outputs or op.type in READERS for group in captured.groups for op in group.ops if is_stateful(op))
 
 
 class _Emitter:
@@ -91,7 +91,7 @@ class _Emitter:
             inner.name: outer for inner, outer in zip(traced.inputs, [*arguments, *traced.captured], strict=True)
         }
         self.views: dict[str, list[str]] = {}  # tensor -> what shares the memory of its latest copy
-        pairs = [pair for unit in captured.units for pair in pairwise(unit.ops) if is_one_kernel(*pair)]
+        pairs = [pair for group in captured.groups for pair in pairwise(group.ops) if is_one_kernel(*pair)]
         self.filters = {bias.name: filters for bias, filters in pairs}
         self.workspace = {name: cost.workspace for name, cost in captured.costs.items()}
         self.biases = {filters.name: bias for bias, filters in pairs}

@@ -19,7 +19,7 @@ from .emit import can_run_dry, emit, original
 from .internals import onednn_is_on, without_graph_rewriting
 from .measure import counts_memory, default_device, measure, zeros_outside
 from .overlap import overlapping
-from .planning import Plan
+from .plan import Plan
 from .priority import prioritized
 from .replay import Run, replay
 
@@ -30,7 +30,7 @@ MODES = ("sparse", "full", "eager")
 #: to step; where that is not enough, the next part; at last they run one by one.
 _PARTS = (40, 12, 6)
 
-#: When they are tried out, they are to leave this part of the budget free, and half of the largest piece of memory that one of them
+#: When they are tried out, they are to leave this part of the budget free, and half of the largest block of memory that one of them
 #: asks for: TensorFlow's pool may give out up to twice as much, and overlap makes that a matter of chance.
 _FURTHER = 50
 
@@ -59,7 +59,7 @@ class Executor:
         # TensorFlow's rewriting would merge copies of an op that wait for the same.
         on_cpu = default_device() == "CPU:0" and onednn_is_on()
         self._may_overlap = overlap and on_cpu and captured.traced.rewritten
-        self._overlapping: int | None = None  # runs that ask for pieces of at most so many bytes overlap
+        self._overlapping: int | None = None  # runs that ask for blocks of at most so many bytes overlap
         self._part = _PARTS[0]
         self._limit = 0  # bytes, of the last rehearsal
         self._mode = 0
@@ -88,8 +88,8 @@ class Executor:
 
     @cached_property
     def _largest(self) -> int:
-        """Bytes of the largest piece of memory that an op asks for."""
-        return max((run.piece for run in self._runs), default=0)
+        """Bytes of the largest block of memory that an op asks for."""
+        return max((run.largest_block for run in self._runs), default=0)
 
     @property
     def mode(self) -> str:
@@ -120,11 +120,11 @@ class Executor:
         if added is None or added > limit or not self._may_overlap:
             return added
         little = min(limit - added, self._largest) // 2
-        for piece, part in product((self._largest,) if everything else (self._largest, little), _PARTS):
-            further = limit - max((limit + self.captured.traced.fixed_bytes) // _FURTHER, piece // 2)
+        for block, part in product((self._largest,) if everything else (self._largest, little), _PARTS):
+            further = limit - max((limit + self.captured.traced.fixed_bytes) // _FURTHER, block // 2)
             if added > further or self.mode != "sparse":
                 continue
-            self._overlapping, self._part = piece, part
+            self._overlapping, self._part = block, part
             overlapped = self._rehearse(further)
             if self.overlaps and overlapped is not None and overlapped <= further:
                 return overlapped

@@ -9,10 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from ..errors import CheckmateError
+from ..planning import Options
 from ..units import Budget
 from .keras_step import refuse_distributed
-from .options import Options
-from .planning import Plan
+from .plan import Plan
 from .step import PlannedStep
 
 
@@ -29,7 +29,7 @@ def prepare(model: Any, budget: Budget = "auto", **options: Any) -> None:
     Args:
         model: a Keras model (Keras 3, or tf_keras).
         budget: bytes, "4GiB", "50%" of the plain peak with the first batch, or "auto".
-        options: see `Options`.
+        options: see `checkmate.tf2.Options`.
 
     Raises:
         UnknownMethod: an option that does not exist. BudgetError: the budget cannot be read.

@@ -62,7 +62,7 @@ def make_room(amount: int) -> None:
 
     The pool gives out a free block whole unless it is twice as large as asked for, and all of it counts as used. What is left
     over where a pool grew step by step makes the peak of one and the same step differ by 10% and more from time to time; one
-    block, of which exact pieces are cut, keeps that below about 1%. Where the system refuses such a block nothing is done.
+    block, from which exact ones are cut, keeps that below about 1%. Where the system refuses such a block nothing is done.
     """
     if default_device() == "CPU:0":
         with suppress(tf.errors.ResourceExhaustedError):
@@ -70,8 +70,8 @@ def make_room(amount: int) -> None:
 
 
 @contextmanager
-def exact_pieces(largest: int) -> Iterator[None]:
-    """In this block the memory pool of the CPU gives out pieces of up to `largest` bytes that are as large as asked for.
+def exact_blocks(largest: int) -> Iterator[None]:
+    """While inside, the memory pool of the CPU gives out blocks of up to `largest` bytes that are as large as asked for.
 
     It would rather give out a free block whole that is less than twice as large (see `make_room`). Such blocks are taken here
     until the block ends; nothing is written to them.
@@ -82,14 +82,14 @@ def exact_pieces(largest: int) -> Iterator[None]:
     while device == "CPU:0" and counts_memory(device) and size < 2 * largest and len(taken) < _MOST_HOLES:
         try:
             with measure(device) as seen:
-                piece = tf.raw_ops.Empty(shape=[size + _ODD], dtype=tf.uint8, init=False)
+                block = tf.raw_ops.Empty(shape=[size + _ODD], dtype=tf.uint8, init=False)
         except tf.errors.ResourceExhaustedError:
             break
         if (seen.added or 0) < size + 2 * _ODD:
             size *= 2  # cut from a block of twice the size, or luckily exact
         else:
-            taken.append(piece)
-        del piece
+            taken.append(block)
+        del block
     yield
 
 

@@ -29,7 +29,7 @@ def overlapping(runs: Sequence[Run], limit: int, largest: int) -> list[int]:
 
     Args:
         runs: of `replay`. limit: bytes that the step may take at its peak, fixed memory included. Where the sequence takes more, nothing overlaps.
-        largest: bytes; runs that ask for a larger piece of memory overlap with nothing.
+        largest: bytes; runs that ask for a larger block of memory overlap with nothing.
     """
     waits: list[int] = []
     first, taken = 0, 0  # runs first, ..., number may overlap, and take so many bytes
@@ -39,7 +39,7 @@ def overlapping(runs: Sequence[Run], limit: int, largest: int) -> list[int]:
         while first < number and runs[first].before + taken > limit:
             taken -= runs[first].takes
             first += 1
-        alone = run.piece > largest
+        alone = run.largest_block > largest
         if alone:
             first, taken = number, run.takes
         # What changes a variable comes after all that read it, which `emit` sees to. Other effects may concern anything. A copy

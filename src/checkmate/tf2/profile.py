@@ -1,33 +1,30 @@
 """Seconds and workspace of each op of a trace.
 
-`cost_model="profile"` runs every distinct op (by signature: type, shapes, element types, attributes, small constant
-inputs) on made-up inputs and remembers the result in memory and on disk. `cost_model="flops"` runs nothing: arithmetic
-and bytes moved go through a roofline with this machine's rates, which are measured once. Ops that cannot be run by
-themselves (control flow, side effects) take the second way always. Of several runs the quickest counts: other work on
-the machine only adds.
+How measured costs are remembered and what happens where an op cannot be run is `checkmate.planning.op_costs`; here is how an op of
+TensorFlow is told from another (type, shapes, element types, attributes, small constant inputs), run, and counted. Control flow and
+ops with side effects are never run by themselves.
 """
 
 from __future__ import annotations
 
-import platform
 import time
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from ..costs import CostCache, Rates, roofline_seconds
-from .capture import OpCost
+from ..planning import OpCost, Work, available_processors, cost_environment, device_rates, find_op_costs, quickest
+from ..planning.cost_cache import CostCache, open_cost_cache
+from ..planning.roofline import Rates
 from .flops import flops, moved_bytes
 from .internals import copy_op, eager_attributes, is_stateful, onednn_is_on, run_op
 from .kinds import SMALL, is_opaque, is_shape, tensor_bytes
-from .measure import counts_memory, default_device, exact_pieces, measure, outside
+from .measure import counts_memory, default_device, exact_blocks, measure, outside
 from .trace import shape_value
 
-_SECONDS_PER_OP = 0.03  # time budget of one signature's timed runs ...
-_MIN_RUNS, _MAX_RUNS = 2, 10  # ... within these limits
 _LONG = 0.2  # seconds of one run
 _SMALL_SECONDS = 3e-6  # an op on small tensors costs about what it takes to start it
 
@@ -41,36 +38,44 @@ def profile_ops(
         ops: of one trace. cost_model: "profile" or "flops".
         progress: called with (signatures measured, signatures to measure).
     """
-    costs: dict[str, OpCost] = {}
-    groups: dict[str, list[tf.Operation]] = {}
-    for op in ops:
-        if max(map(tensor_bytes, (*op.inputs, *op.outputs)), default=0) <= SMALL and not is_opaque(op):
-            costs[op.name] = OpCost(_SMALL_SECONDS, 0)
-        elif cost_model == "flops" or is_opaque(op) or is_stateful(op):
-            costs[op.name] = modelled(op)
-        else:
-            groups.setdefault(signature(op), []).append(op)
-    if not groups:
-        return costs
-    cache = _cache(default_device())
-    todo = [key for key in groups if cache.get(key) is None]
-    largest = max((tensor_bytes(t) for key in todo for t in groups[key][0].outputs), default=0)
-    try:
-        with exact_pieces(largest):
-            for number, key in enumerate(todo):
-                measured = _measured(groups[key][0])
-                if measured is not None:
-                    cache.put(key, [measured.seconds, float(measured.workspace)])
-                if progress is not None:
-                    progress(number + 1, len(todo))
-    finally:  # what was measured before an interrupt is worth keeping
-        _random.cache_clear()  # these are live tensors too
-        cache.save()
-    for key, members in groups.items():
-        row = cache.get(key)
-        for op in members:
-            costs[op.name] = OpCost(row[0], int(row[1])) if row is not None else modelled(op)
-    return costs
+    return {op.name: cost for op, cost in find_op_costs(ops, _Operations(), cost_model, progress).items()}
+
+
+class _Operations:
+    """What `find_op_costs` asks about ops of a trace; see `checkmate.planning.op_costs.OpRunner`."""
+
+    def __init__(self) -> None:
+        self._cache = open_cost_cache(tf_environment(default_device()))
+
+    def known(self, op: tf.Operation) -> OpCost | None:
+        small = max(map(tensor_bytes, (*op.inputs, *op.outputs)), default=0) <= SMALL and not is_opaque(op)
+        return OpCost(_SMALL_SECONDS, 0) if small else None
+
+    def signature(self, op: tf.Operation) -> str | None:
+        return None if is_opaque(op) or is_stateful(op) else signature(op)
+
+    def cache(self, op: tf.Operation) -> CostCache:
+        return self._cache
+
+    @contextmanager
+    def measuring(self, ops: Sequence[tf.Operation]) -> Iterator[None]:
+        largest = max((tensor_bytes(tensor) for op in ops for tensor in op.outputs), default=0)
+        try:
+            with exact_blocks(largest):
+                yield
+        finally:
+            _random.cache_clear()  # these are live tensors too
+
+    def measure(self, op: tf.Operation) -> OpCost | None:
+        return _measured(op)
+
+    def work(self, op: tf.Operation) -> Work:
+        return Work(flops(op), moved_bytes(op), self._rates)  # no workspace is known
+
+    @cached_property
+    def _rates(self) -> Rates:
+        """What this machine reaches on a matrix product and on a copy; measured once and kept on disk."""
+        return device_rates(self._cache, "float32", _measured_rates)
 
 
 def signature(op: tf.Operation) -> str:
@@ -88,43 +93,36 @@ def signature(op: tf.Operation) -> str:
     return f"{op.type}({', '.join(parts)}) {' '.join(attributes)}"
 
 
-def modelled(op: tf.Operation) -> OpCost:
-    """The cost by arithmetic and bytes moved; no workspace is known."""
-    return OpCost(roofline_seconds(flops(op), moved_bytes(op), rates()), 0)
+def _measured_rates() -> Rates:
+    side, length = 1024, 1 << 24
+    a, b = tf.ones((side, side)), tf.ones((length,))
+    product = _quickest(lambda: tf.matmul(a, a))
+    addition = _quickest(lambda: b + b)
+    return Rates(2.0 * side**3 / product, 8.0 * length / addition, _SMALL_SECONDS)
 
 
-@lru_cache(maxsize=1)
-def rates() -> Rates:
-    """What this machine reaches on a matrix product and on a copy; measured once and kept on disk."""
-    cache = _cache(default_device())
-    row = cache.get("rates")
-    if row is None:
-        side, length = 1024, 1 << 24
-        a, b = tf.ones((side, side)), tf.ones((length,))
-        product = _quickest(lambda: tf.matmul(a, a))
-        addition = _quickest(lambda: b + b)
-        cache.put("rates", row := [2.0 * side**3 / product, 8.0 * length / addition])
-        cache.save()
-    return Rates(row[0], row[1], _SMALL_SECONDS)
-
-
-@lru_cache
-def _cache(device: str) -> CostCache:
-    return CostCache(environment(device), width=2)
-
-
-def environment(device: str) -> dict[str, Any]:
+def tf_environment(device: str) -> dict[str, Any]:
     """What costs and peaks depend on besides the ops."""
-    return {
-        "framework": "tensorflow",
-        "version": tf.__version__,
-        "device": device,
-        "machine": platform.processor() or platform.machine(),
-        "threads": tf.config.threading.get_intra_op_parallelism_threads() or "default",
-        "precision": tf.config.experimental.tensor_float_32_execution_enabled(),
-        "onednn": onednn_is_on(),
-        "counted": counts_memory(device),
-    }
+    threads = tf.config.threading
+    return cost_environment(
+        "tensorflow",
+        tf.__version__,
+        _device_name(device),
+        threads.get_intra_op_parallelism_threads() or available_processors(),
+        threads_between_ops=threads.get_inter_op_parallelism_threads() or available_processors(),
+        precision=tf.config.experimental.tensor_float_32_execution_enabled(),
+        onednn=onednn_is_on(),
+        counted=counts_memory(device),
+    )
+
+
+def _device_name(device: str) -> str:
+    """The model of a GPU; "cpu" for the CPU."""
+    if device == "CPU:0":
+        return "cpu"
+    gpus = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    return str(details.get("device_name", device))
 
 
 def _constant(tensor: tf.Tensor) -> Any:
@@ -174,14 +172,15 @@ def _runner(op: tf.Operation, made: list[tf.Tensor]) -> Callable[[], list[tf.Ten
 
 
 def _quickest(run: Callable[[], Any]) -> float:
-    seconds: list[float] = []
-    while len(seconds) < _MIN_RUNS or (sum(seconds) < _SECONDS_PER_OP and len(seconds) < _MAX_RUNS):
+    def once() -> float:
         start = time.perf_counter()
         result = run()
         tf.nest.map_structure(lambda t: t.numpy() if t.shape.num_elements() == 1 else t.shape, result)
-        seconds.append(time.perf_counter() - start)
+        seconds = time.perf_counter() - start
         del result
-    return min(seconds)
+        return seconds
+
+    return quickest(once, seconds=0.03, least=2, most=10)
 
 
 def _made_up(tensor: tf.Tensor) -> tf.Tensor:

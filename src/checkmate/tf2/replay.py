@@ -1,4 +1,4 @@
-"""A schedule as TensorFlow runs it: op by op, where a graph knows units only.
+"""A schedule as TensorFlow runs it: op by op, where a graph knows groups only.
 
 A schedule is made for the worst case: every value lives until it is freed, and an op's results stand beside its inputs.
 TensorFlow does better in two ways that depend on the schedule: a tensor dies with its last reader, and an elementwise op
@@ -42,8 +42,8 @@ class Run:
     outdated: int = 0
 
     @property
-    def piece(self) -> int:
-        """Bytes of the largest piece of memory that it asks for."""
+    def largest_block(self) -> int:
+        """Bytes of the largest block of memory that it asks for."""
         return max(self.workspace, *self.made.values(), 0)
 
 
@@ -57,7 +57,7 @@ def replay(captured: Captured, steps: Sequence[Step]) -> list[Run]:
     for step in steps:
         if not isinstance(step, Compute):
             continue
-        for op in captured.units[step.op].first:
+        for op in captured.groups[step.op].first:
             number = len(runs)
             values.note(op, number)
             if op.type == "ReadVariableOp":

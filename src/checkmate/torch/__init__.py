@@ -7,10 +7,10 @@ model = torch.compile(model, backend="checkmate", options={"budget": "4GiB"})   
 from __future__ import annotations
 
 from ..errors import BudgetWarning
+from ..planning import Options
 from .api import capture, compile, plans
 from .backend import checkmate
 from .measure import Measurement, measure
-from .options import Options
-from .planning import Plan
+from .plan import Plan
 
 __all__ = ["BudgetWarning", "Measurement", "Options", "Plan", "capture", "checkmate", "compile", "measure", "plans"]

@@ -13,13 +13,13 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import CheckmateError
 from ..graph import Graph
+from ..planning import Options
 from ..units import Budget
 from .backend import Session, backend, sessions_of
 from .capture import read_joint_graph
 from .coverage import check_outputs
 from .internals import isolation, trace_and_compile
-from .options import Options
-from .planning import Plan
+from .plan import Plan
 from .profile import profile_nodes
 from .random import preserved_random_state
 
@@ -37,7 +37,7 @@ def compile(model: Model, budget: Budget = "auto", **options: Any) -> Model:
     Args:
         model: a module or a function.
         budget: bytes, "4GiB", "50%" of the plain peak, or "auto".
-        options: see `Options`.
+        options: see `checkmate.torch.Options`.
 
     Raises:
         UnknownMethod: an option that does not exist. BudgetError: the budget cannot be read. Later, from a call of the

@@ -10,20 +10,20 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from ..errors import InfeasibleBudget
+from ..planning import FREE, Allowance, Margins, OpCost, Options, make_plan, note_excess
 from ..schedule import Compute
-from .capture import Captured, Cost, read_joint_graph
+from .capture import Captured, read_joint_graph
 from .coverage import check_inputs
 from .emit import emit
 from .internals import Boxed, boxed, compiling, mark_boxed, trace_and_compile
-from .options import Options
-from .planning import Plan, make_plan
+from .plan import Plan, automatic_budget, reserved_bytes
 from .profile import profile_nodes
 from .random import preserved_random_state
 from .sharing import Holdings, storages
@@ -68,8 +68,15 @@ class Session:
         self.parameters: dict[int, weakref.ref[torch.Tensor]] = {}
         self.steps: list[_Step] = []
         self.module: weakref.ref[torch.nn.Module] | None = None
+        self._automatic: dict[torch.device, int] = {}
         with _sessions_lock:
             _sessions.add(self)
+
+    def automatic(self, device: torch.device) -> int:
+        """The budget "auto" on a device: found out once, for later the model's own memory is no longer available."""
+        if device not in self._automatic:
+            self._automatic[device] = automatic_budget(device)
+        return self._automatic[device]
 
     @property
     def options(self) -> Options:
@@ -89,22 +96,16 @@ def backend(session: Session, module: fx.GraphModule, example_inputs: Sequence[A
     return torch.compiler.disable(_Graph(session, module, example_inputs).call)
 
 
-@dataclass(frozen=True)
-class _NoCost:
-    seconds: float = 0.0
-    workspace: int = 0
-
-
 def _bytes_across(captured: Captured, plan: Plan) -> int:
-    """Bytes that are live when the backward pass begins."""
-    live, crossed = captured.graph.fixed_memory, False
+    """Bytes of the step that are live when its backward pass begins."""
+    live, crossed = plan.schedule.graph.fixed_memory, False
     for step, memory in zip(plan.schedule.steps, plan.schedule.trace.memory, strict=True):
         if isinstance(step, Compute):
             if crossed:
                 break
             crossed = step.op == captured.between
         live = memory
-    return live
+    return live - plan.allowance.taken
 
 
 class _Graph:
@@ -172,7 +173,7 @@ class _Step:
         self.module = module
         self.function: Any = None
         self.plan: Plan | None = None
-        self.margin = 0
+        self.margins: Margins | None = None  # once the budget is known in bytes
         self.first: FirstStep | None = None
         self.outside = 0
         self.shared_inputs = 0
@@ -226,22 +227,19 @@ class _Step:
         self.first = FirstStep(plan, captured.resident, across)
         return forward, backward
 
-    def _profile(self, nodes: Sequence[fx.Node]) -> Mapping[fx.Node, Cost]:
+    def _profile(self, nodes: Sequence[fx.Node]) -> Mapping[fx.Node, OpCost]:
         return profile_nodes(nodes, cost_model=self.session.options.cost_model)
 
     def _make_plan(self, captured: Captured) -> Plan:
-        def planned(options: Options) -> Plan:
-            return make_plan(
-                captured.graph, options, captured.device, captured.resident, margin=self.margin, outside=self.outside
-            )
-
         options = self.session.options
+        allowance = self._allowance(captured)
         try:
-            plan = planned(options)
+            plan = make_plan(captured.graph, options, allowance, Plan, device=captured.device)
         except InfeasibleBudget as error:
             if not self._ask_for_room(captured, error):
                 raise
-            plan = planned(replace(options, budget=error.smallest_found))
+            allowance = replace(allowance, total=error.smallest_found)
+            plan = make_plan(captured.graph, options, allowance, Plan, device=captured.device)
             self.stale = True
             warn_shared(error.budget, plan.predicted_peak)
         if self.plan in self.session.plans:
@@ -250,6 +248,15 @@ class _Step:
             self.session.plans.append(plan)
         self.plan = plan
         return plan
+
+    def _allowance(self, captured: Captured) -> Allowance:
+        """What the step can have. The budget in bytes stays that of the first plan."""
+        options, device = self.session.options, captured.device
+        reserved = reserved_bytes(options, device, captured.resident + self.outside)
+        if self.margins is None:
+            plain_peak = captured.graph.no_recompute_peak + reserved + self.outside
+            self.margins = Margins(options.total(plain_peak, lambda: self.session.automatic(device)))
+        return Allowance(self.margins.budget, reserved, self.margins.margin, self.outside)
 
     def _ask_for_room(self, captured: Captured, error: InfeasibleBudget) -> bool:
         """Have earlier graphs of the model leave this one a share of the budget from the next step on; False if none can."""
@@ -293,9 +300,10 @@ class _Step:
             watching = first.watching
             results = first.backward(run, arguments)
             self.session.holdings.end(plan)
-            if watching and first.excess() and not self.stale:
+            if watching and first.passed and not self.stale:
                 report_excess(plan)
-                self.margin = max(self.margin, first.shortfall())
+                assert self.margins is not None
+                note_excess(self.margins, plan, plan.measured_peak or 0)
                 self.function = None
             return results
 
@@ -306,10 +314,10 @@ class _Step:
         options = self.session.options
         (output,) = module.graph.find_nodes(op="output")
         count = len(output.args[0])
-        quick = read_joint_graph(module, count, lambda nodes: dict.fromkeys(nodes, _NoCost()))
+        quick = read_joint_graph(module, count, lambda nodes: dict.fromkeys(nodes, FREE))
         if not options.is_relative:
-            reserved = options.reserved_bytes(quick.device, quick.resident)
-            budget = options.budget_bytes(quick.device, quick.graph.no_recompute_peak) - reserved
+            reserved = reserved_bytes(options, quick.device, quick.resident)
+            budget = options.total(quick.graph.no_recompute_peak, lambda: self.session.automatic(quick.device)) - reserved
             # Twice the peak without workspace leaves room for any workspace that ops are known to take.
             if 2 * quick.graph.no_recompute_peak > budget:
                 captured = read_joint_graph(module, count, self._profile)

@@ -13,13 +13,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import fx
 
 from ..errors import CheckmateError
 from ..graph import Graph, Op, Value
+from ..planning import OpCost
 from .internals import forward_outputs, is_tangent
 from .measure import same_device
 from .random import RANDOM_DEVICES
@@ -33,18 +33,7 @@ RNG_STATE_BYTES = 5056
 #: CUDA memory comes in blocks of 512 bytes.
 _CUDA_BLOCK = 512
 
-
-class Cost(Protocol):
-    """What a profiler says about one node."""
-
-    @property
-    def seconds(self) -> float: ...
-
-    @property
-    def workspace(self) -> int: ...
-
-
-Profiler = Callable[[Sequence[fx.Node]], Mapping[fx.Node, Cost]]
+Profiler = Callable[[Sequence[fx.Node]], Mapping[fx.Node, OpCost]]
 
 
 @dataclass

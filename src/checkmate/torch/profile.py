@@ -1,9 +1,7 @@
 """Seconds and workspace of each op of an ATen graph.
 
-`cost_model="profile"` runs every distinct op (by signature: operator, shapes, strides, element types, constants) on the
-device with made-up inputs, and remembers the result in memory and on disk. `cost_model="flops"` runs nothing: arithmetic
-and bytes moved go through a roofline with the device's peak numbers, which are measured once. Ops that cannot be run on
-made-up inputs take the second way always. Of several runs the quickest counts: other work on the machine only adds.
+How measured costs are remembered and what happens where an op cannot be run is `checkmate.planning.op_costs`; here is how an op of
+PyTorch is told from another (operator, shapes, strides, element types, constants), run on its device, and counted.
 
 Made-up inputs are random numbers in (0.1, 1), zeros for integers (valid as indices, classes and offsets) and a mix of
 True and False for masks. Costs that depend on the data (sparse gradients, branches) are therefore approximate.
@@ -12,13 +10,10 @@ True and False for masks. Costs that depend on the data (sparse gradients, branc
 from __future__ import annotations
 
 import operator
-import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,35 +22,22 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from ..costs import CostCache, Rates, cache_directory, check_cost_model, roofline_seconds
+from ..planning import FREE, OpCost, Work, cost_environment, device_rates, find_op_costs, quickest
+from ..planning.cost_cache import CostCache, open_cost_cache
+from ..planning.roofline import Rates
 from .capture import is_random
 from .measure import reset_cuda_peak
 from .random import draw, preserved_random_state
 from .transient import allocation_peak
 
-__all__ = ["NodeCost", "profile_nodes"]
+__all__ = ["profile_nodes"]
 
-_SECONDS_PER_OP = 0.05  # time budget of one signature's timed runs ...
-_MIN_RUNS, _MAX_RUNS = 3, 20  # ... within these limits
 _aten = torch.ops.aten
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCost:
-    """What running one node takes.
-
-    Attributes:
-        seconds: on its device.
-        workspace: bytes it has live while it runs beyond its inputs and the outputs that the graph reads.
-    """
-
-    seconds: float
-    workspace: int
 
 
 def profile_nodes(
     nodes: Sequence[Node], cost_model: str = "profile", progress: Callable[[int, int], None] | None = None
-) -> dict[Node, NodeCost]:
+) -> dict[Node, OpCost]:
     """The cost of each node.
 
     Nodes need `meta["val"]` (as AOTAutograd and make_fx leave it), and so do the nodes they read. Symbolic sizes take
@@ -70,42 +52,45 @@ def profile_nodes(
     Raises:
         UnknownMethod: another cost model.
     """
-    check_cost_model(cost_model)
-    costs: dict[Node, NodeCost] = {}
-    groups: dict[tuple[torch.device, str], list[Node]] = {}
-    for node in nodes:
-        if _is_free(node):
-            costs[node] = NodeCost(0.0, 0)
-        else:
-            groups.setdefault((_device_of(node), _signature(node)), []).append(node)
-    measured: dict[tuple[torch.device, str], NodeCost] = {}
-    todo = []
-    for (device, signature), (first, *_) in groups.items():
-        row = _cache(device).get(signature) if cost_model == "profile" else None
-        if row is not None:
-            measured[device, signature] = NodeCost(row[0], int(row[1]))
-        elif cost_model == "profile" and isinstance(first.target, torch._ops.OpOverload):
-            todo.append((device, signature, first))
-        else:
-            measured[device, signature] = _modelled(first, device)
-    try:
-        with _undisturbed({device for device, *_ in todo}):
-            for done, (device, signature, node) in enumerate(todo):
-                cost = _measured(node, device)
-                if cost is not None:
-                    _cache(device).put(signature, [cost.seconds, float(cost.workspace)])
-                measured[device, signature] = cost or _modelled(node, device)
-                if progress is not None:
-                    progress(done + 1, len(todo))
-    finally:  # what was measured before an interrupt is worth keeping
-        _random_block.cache_clear()  # these are live tensors too
-        for device in {device for device, *_ in todo}:
-            _cache(device).save()
-    for key, members in groups.items():
-        cost = measured[key]
-        for node in members:
-            costs[node] = NodeCost(cost.seconds, cost.workspace + _unread_bytes(node))
-    return costs
+    costs = find_op_costs(nodes, _Nodes(), cost_model, progress)
+    return {node: cost if _is_free(node) else _with_unread(cost, node) for node, cost in costs.items()}
+
+
+def _with_unread(cost: OpCost, node: Node) -> OpCost:
+    return OpCost(cost.seconds, cost.workspace + _unread_bytes(node))
+
+
+class _Nodes:
+    """What `find_op_costs` asks about nodes; see `checkmate.planning.op_costs.OpRunner`."""
+
+    def __init__(self) -> None:
+        self._caches: dict[torch.device, CostCache] = {}
+
+    def known(self, node: Node) -> OpCost | None:
+        return FREE if _is_free(node) else None
+
+    def signature(self, node: Node) -> str | None:
+        return _signature(node) if isinstance(node.target, torch._ops.OpOverload) else None
+
+    def cache(self, node: Node) -> CostCache:
+        device = _device_of(node)
+        if device not in self._caches:
+            self._caches[device] = _cache(device)
+        return self._caches[device]
+
+    @contextmanager
+    def measuring(self, nodes: Sequence[Node]) -> Iterator[None]:
+        try:
+            with _undisturbed({_device_of(node) for node in nodes}):
+                yield
+        finally:
+            _random_block.cache_clear()  # these are live tensors too
+
+    def measure(self, node: Node) -> OpCost | None:
+        return _measured(node, _device_of(node))
+
+    def work(self, node: Node) -> Work:
+        return _work(node, _device_of(node))
 
 
 # --- what a node is ---
@@ -199,7 +184,7 @@ def _unread_bytes(node: Node) -> int:
 # --- running it ---
 
 
-def _measured(node: Node, device: torch.device) -> NodeCost | None:
+def _measured(node: Node, device: torch.device) -> OpCost | None:
     """Cost from running the op on made-up inputs; None if it does not run on them."""
     target: Any = node.target
     # An op may refuse made-up inputs in any way it likes (wrong values, no kernel, no memory), each with its own type
@@ -218,23 +203,25 @@ def _measured(node: Node, device: torch.device) -> NodeCost | None:
         return None
 
 
-def _measured_cpu(call: Callable[[], Any], inputs: Any, expected: int) -> NodeCost:
+def _measured_cpu(call: Callable[[], Any], inputs: Any, expected: int) -> OpCost:
     # Twice: the first call also sets up what the library caches, and may take more memory than later ones.
     workspace = 0
     for _ in range(2):
         result, peak = allocation_peak(call)
         workspace = max(workspace, peak - min(expected, _storage_bytes([result], without=[inputs])))
         del result
-    runs: list[float] = []
-    while _more_runs(runs):
+
+    def once() -> float:
         started = time.perf_counter()
         result = call()
-        runs.append(time.perf_counter() - started)
+        seconds = time.perf_counter() - started
         del result
-    return NodeCost(min(runs), workspace)
+        return seconds
+
+    return OpCost(quickest(once), workspace)
 
 
-def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: torch.device) -> NodeCost:
+def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: torch.device) -> OpCost:
     workspace = 0
     for _ in range(2):
         reset_cuda_peak(device)
@@ -243,24 +230,19 @@ def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: 
         top = torch.cuda.max_memory_allocated(device) - before
         workspace = max(workspace, top - min(expected, _storage_bytes([result], without=[inputs])))
         del result
-    runs: list[float] = []
     event: Any = torch.cuda.Event  # untyped in torch
+
+    def once() -> float:
+        start, end = event(enable_timing=True), event(enable_timing=True)
+        start.record()
+        result = call()
+        end.record()
+        end.synchronize()
+        del result
+        return float(start.elapsed_time(end)) / 1e3
+
     with torch.cuda.device(device):
-        while _more_runs(runs):
-            start, end = event(enable_timing=True), event(enable_timing=True)
-            start.record()
-            result = call()
-            end.record()
-            end.synchronize()
-            runs.append(start.elapsed_time(end) / 1e3)
-            del result
-    return NodeCost(min(runs), workspace)
-
-
-def _more_runs(runs: list[float]) -> bool:
-    if len(runs) < _MIN_RUNS:
-        return True
-    return len(runs) < _MAX_RUNS and sum(runs) < _SECONDS_PER_OP
+        return OpCost(quickest(once), workspace)
 
 
 def _made_up(leaf: Any) -> Any:
@@ -315,8 +297,8 @@ def _without_autocast(kinds: list[str]) -> Iterator[None]:
 # --- modelling it ---
 
 
-def _modelled(node: Node, device: torch.device) -> NodeCost:
-    """Roofline: arithmetic of the op and bytes of its inputs and outputs."""
+def _work(node: Node, device: torch.device) -> Work:
+    """Arithmetic of the op, and bytes of its inputs and outputs."""
     with _disable_current_modes():
         (arguments, keywords), outputs = tree_map(_plain_meta, (_fake_arguments(node), _fake(node)))
     target: Any = node.target
@@ -330,7 +312,7 @@ def _modelled(node: Node, device: torch.device) -> NodeCost:
     rates = _rates(device, tensors[0].dtype if tensors else torch.float32)
     # Convolutions copy inputs and results into layouts of their own, dropout turns masks into numbers, and so on. The most
     # seen is 1.3 times what they read and write (transposed convolutions).
-    return NodeCost(roofline_seconds(flops, moved, rates), 3 * moved // 2 if packet in _COPYING else 0)
+    return Work(flops, moved, rates, 3 * moved // 2 if packet in _COPYING else 0)
 
 
 _COPYING = {
@@ -355,70 +337,44 @@ def _plain_meta(leaf: Any) -> Any:
 
 def _rates(device: torch.device, dtype: torch.dtype) -> Rates:
     """Peak numbers of a device for an element type, measured once by two tiny benchmarks."""
-    cache = _cache(device)
-    rows = [row for name in _RATES if (row := cache.get(f"{name} {dtype}")) is not None]
-    if len(rows) < len(_RATES):
-        rows = [[number, 0.0] for number in _measured_rates(device, dtype)]
-        for name, row in zip(_RATES, rows, strict=True):
-            cache.put(f"{name} {dtype}", row)
-        cache.save()
-    return Rates(*(row[0] for row in rows))
+    return device_rates(_cache(device), str(dtype), lambda: _measured_rates(device, dtype))
 
 
-_RATES = ("flops per second", "bytes per second", "latency")
-
-
-def _measured_rates(device: torch.device, dtype: torch.dtype) -> tuple[float, float, float]:
+def _measured_rates(device: torch.device, dtype: torch.dtype) -> Rates:
     n = 512 if device.type == "cpu" else 4096
     with _undisturbed({device}):
         square = torch.ones(n, n, dtype=dtype, device=device)
         vector = torch.ones(1 << (22 if device.type == "cpu" else 27), dtype=dtype, device=device)
         single = torch.ones(1, dtype=dtype, device=device)
-        matmul = _least_seconds(lambda: square @ square, device)
-        negate = _least_seconds(lambda: vector.neg(), device)
-        latency = _least_seconds(lambda: single.neg(), device)
-    return 2 * n**3 / matmul, 2 * vector.nbytes / negate, latency
+        matmul = quickest(lambda: _seconds(lambda: square @ square, device))
+        negate = quickest(lambda: _seconds(lambda: vector.neg(), device))
+        latency = quickest(lambda: _seconds(lambda: single.neg(), device))
+    return Rates(2 * n**3 / matmul, 2 * vector.nbytes / negate, latency)
 
 
-def _least_seconds(call: Callable[[], Any], device: torch.device) -> float:
-    best = float("inf")
-    for _ in range(6):
-        started = time.perf_counter()
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - started)
-    return max(best, 1e-9)
+def _seconds(call: Callable[[], Any], device: torch.device) -> float:
+    started = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started
 
 
 # --- remembering it ---
 
 
 def _cache(device: torch.device) -> CostCache:
-    return _open_cache(cache_directory(), device.type, device.index, torch.get_num_threads(), _settings())
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return open_cost_cache(cost_environment("torch", torch.__version__, name, torch.get_num_threads(), **_switches()))
 
 
-@lru_cache(maxsize=8)
-def _open_cache(directory: Path, kind: str, index: int | None, threads: int, settings: tuple[tuple[str, str], ...]) -> CostCache:
-    device = torch.cuda.get_device_name(index) if kind == "cuda" else f"{kind} {_processor()}, {threads} threads"
-    return CostCache({"torch": torch.__version__, "device": device, **dict(settings)}, 2, directory)
-
-
-def _settings() -> tuple[tuple[str, str], ...]:
-    """Global switches that change which kernel runs."""
-    return (
-        ("deterministic", str(torch.are_deterministic_algorithms_enabled())),
-        ("mkldnn", str(torch.backends.mkldnn.enabled)),
-        ("matmul_precision", torch.get_float32_matmul_precision()),
-        ("cudnn_benchmark", str(torch.backends.cudnn.benchmark)),
-    )
-
-
-@lru_cache(maxsize=1)
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+def _switches() -> dict[str, Any]:
+    """What changes which kernel runs."""
+    return {
+        "cuda": torch.version.cuda,
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "mkldnn": torch.backends.mkldnn.enabled,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+    }

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .measure import same_device
-from .planning import Plan
+from .plan import Plan
 
 _References = list[weakref.ref[torch.UntypedStorage]]
 

@@ -15,7 +15,7 @@ import torch
 from ..errors import BudgetWarning, CheckmateError
 from ..units import format_bytes
 from .measure import measure_pass
-from .planning import Plan
+from .plan import Plan
 
 #: Passes that may go by unmeasured before the user is told.
 PATIENCE = 6
@@ -74,23 +74,16 @@ class FirstStep:
         self.peak = max(peak, self.peak or 0)
         return results
 
-    def excess(self) -> int:
-        """Bytes above the budget; 0 if there are none or nothing is known."""
-        return max(0, (self.plan.measured_peak or 0) - self.plan.budget)
-
-    def shortfall(self) -> int:
-        """Bytes by which the prediction was too low."""
-        return max(0, (self.plan.measured_peak or 0) - self.plan.predicted_peak)
+    @property
+    def passed(self) -> bool:
+        """The step took more than its budget."""
+        return (self.plan.measured_peak or 0) > self.plan.budget
 
 
 def report_excess(plan: Plan) -> None:
     """Tell the user that a step took more than its budget."""
-    peak = plan.measured_peak or 0
-    _warn(
-        f"the first step peaked at {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} "
-        f"({plan.budget} bytes; {plan.predicted_peak} were predicted): the next step runs under a new plan with that "
-        "much more room"
-    )
+    excess = plan.excess_of(plan.measured_peak or 0)
+    _warn(f"the first step {excess}: the next step runs under a new plan with that much more room")
 
 
 def warn_shared(budget: int, peak: int) -> None:

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-import checkmate
 from checkmate import Graph
 from checkmate.solvers import Search
 from checkmate.solvers.bounds import peak_bound
 from checkmate.solvers.bounds.peak_bound import least_peak_bound
 from checkmate.solvers.exact.best_first_search import least_peak
+from checkmate.solvers.heuristics.greedy_eviction import SETTINGS, Greedy
 from checkmate.solvers.registry import run
 from checkmate.solvers.representation.decoding import evaluate
 from checkmate.solvers.representation.graph_arrays import problem_of
@@ -64,16 +64,26 @@ def residual_network(blocks: int, width: int = 4) -> Graph:
 
 def test_proves_what_no_single_op_does() -> None:
     """The gradient passed around a block is there while the block runs backward, or a smaller one while it is made again."""
-    graph = residual_network(12)
-    minimum = checkmate.minimum_budget(graph)
-    assert minimum.proven_minimum == minimum.smallest_found > graph.min_working_set
-    search = Search(graph, minimum.proven_minimum - 1, time_limit=20)
+    graph = residual_network(8)
+    looks: list[None] = []
+    bound = least_peak_bound(problem_of(graph), graph.no_recompute_peak, lambda: bool(looks.append(None)))
+    assert len(looks) <= 10, "sets are looked at in slices of a fixed number"
+    found = [Greedy(problem_of(graph)).run(bound, setting, longest=8) for setting in SETTINGS]
+    assert min(one.peak for one in found if one is not None) == bound > graph.min_working_set
+
+
+def test_the_default_method_proves_it() -> None:
+    graph = residual_network(11)
+    search = Search(graph, least_peak_bound(problem_of(graph), graph.no_recompute_peak) - 1, time_limit=600)
     run(search, "auto")
-    assert search.proven_infeasible and search.best is None and search.seconds() < 20
+    assert search.proven_infeasible and "values" in str(search.infeasible_source) and search.best is None
 
 
 def test_known_schedules_and_stopping() -> None:
     graph = training_chain(40)
     problem = problem_of(graph)
     assert least_peak_bound(problem, graph.min_working_set) == graph.min_working_set
+    residual = residual_network(6)
+    least = least_peak_bound(problem_of(residual), residual.no_recompute_peak)
+    assert least_peak_bound(problem_of(residual), least - 1) == least, "one byte above what is of interest: there is none"
     assert least_peak_bound(problem, graph.no_recompute_peak, lambda: True) == graph.min_working_set

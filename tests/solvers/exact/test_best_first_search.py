@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -105,6 +106,16 @@ def test_least_peak(order: str) -> None:
         assert brute_force(graph, low, order) is not None and brute_force(graph, low - 1, order) is None
         above += low > graph.min_working_set
     assert above >= 5
+
+
+def test_the_least_peak_takes_no_more_work_for_larger_numbers() -> None:
+    """Bytes of all sizes: not one proof for each binary digit."""
+    for seed in range(40):
+        graph = random_graph(random.Random(seed), max_ops=8, min_ops=6)
+        values = [replace(value, size=value.size * 2**40 + number) for number, value in enumerate(graph.values)]
+        large = Graph([replace(op, workspace=op.workspace * 2**40) for op in graph.ops], values)
+        best, low = least_peak(large, evaluate(large, range(large.num_ops)), large.min_working_set, "given", 200)
+        assert best.peak == low, seed
 
 
 def test_large_graphs_are_left_to_others() -> None:

@@ -172,6 +172,13 @@ def test_a_command_that_cannot_be_run_is_an_error(monkeypatch: pytest.MonkeyPatc
     assert not list(folders.iterdir())
 
 
+def test_without_an_interpreter(monkeypatch: pytest.MonkeyPatch, folders: Path) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(CheckmateError, match="cannot start another Python process"):
+        solve(random_program(1))
+    assert not list(folders.iterdir())
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_it_ends_with_the_process_that_started_it(number: int, folders: Path, tmp_path: Path) -> None:
     """And its folder goes, whatever happened to that process."""

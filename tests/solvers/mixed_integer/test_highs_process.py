@@ -23,7 +23,7 @@ from .test_dispatch import PRELUDE, run_script
 from .test_program import random_program
 
 #: How long to wait for what ought to happen at once.
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +86,13 @@ def test_one_that_died_is_replaced() -> None:
 def test_one_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
     with pytest.raises(CheckmateError, match="HiGHS failed with exit code 1: no output"):
+        ask(random_program(1))
+
+
+@pytest.mark.parametrize("executable", [None, "/no/such/python"])
+def test_without_an_interpreter(executable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(CheckmateError, match=f"cannot start another Python process .{executable}"):
         ask(random_program(1))
 
 

@@ -1,4 +1,9 @@
-"""What a block of a step costs at least, by the big values that it holds at a snapshot: the parts of nested_bound.py."""
+"""Least costs of one block of a step, by what it holds of its big values at a snapshot: tables for nested_snapshot_bound.py.
+
+Each entry is the optimum of a small integer program: recomputations cost what their ops cost, and what is held at the snapshot
+costs its bytes times a Lagrange multiplier. Values from other blocks are taken to be there, so an entry is a bound on what any
+schedule spends within the block.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,15 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from ...rounding import UNIT
 from ..mixed_integer.dispatch import minimise
 from ..mixed_integer.program import Program
 from ..representation.graph_arrays import Bools, Floats, Ints
 
 #: For the program of one block, which never needs it.
 _SECONDS = 5.0
-#: Units of the objective per cost of the block, as HiGHS likes them; and what its tolerance of 1e-6 per row can add, at most.
-_SCALE, _SAFETY = 1000.0, 0.01
+#: Units of the objective per cost of the block, as HiGHS likes them. An entry passes through two products and two quotients.
+_SCALE, _PRODUCTS = 1000.0, 1.0 - 8 * UNIT
 #: What a block may hold of its big values: none, a single one that is not large or that is, or more.
 NONE, SMALL, LARGE, MORE = range(4)
 #: Cost of what cannot be, as a multiple of the cost of all blocks: infinity minus itself is no number.
@@ -23,16 +29,16 @@ _MOST = 1000.0
 
 @dataclass(frozen=True)
 class Block:
-    """The forward ops of one block and the values they make, by position.
+    """The forward ops of one block and the values they make, by position. For outputs and deadlines see nested_snapshot_bound.py.
 
     Attributes:
-        cost, recomputable, chain: per op; chain: recomputed whenever the gate is, unless a big value is held.
+        cost, recomputable, chain: per op; chain: recomputed whenever the block's output is, unless a big value is held.
         size, producer, big, large: per value; large are some of the big ones.
         source, user: (value, op that reads it) inside the block.
-        ever, below: per value, read after the first snapshot, and after the tau of the nearest block above.
-        soon, late: per value, read between the latter (if there is none, the former) and the block's own tau, and after that.
-        at_first, at_tau, at_above: per value, free at the first snapshot, at tau, at the tau of a block above: the op of that
-            moment reads it, so its bytes are counted with the op.
+        ever, below: per value, read after the first snapshot, and after the deadline of the nearest block above.
+        soon, late: per value, read between the latter (if there is none, the former) and the block's own deadline, and after that.
+        at_first, at_deadline, at_above: per value, free at the first snapshot, at the deadline, at the deadline of a block above:
+            the op of that moment reads it, so its bytes are counted with the op.
     """
 
     cost: Floats
@@ -49,7 +55,7 @@ class Block:
     soon: Bools
     late: Bools
     at_first: Bools
-    at_tau: Bools
+    at_deadline: Bools
     at_above: Bools
 
     def key(self) -> tuple[bytes, ...]:
@@ -59,11 +65,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Tables:
-    """Least costs by the big values held (NONE, ...), price and block (entry 0 unused): arrays (4, prices, L + 1).
+    """Least costs by the big values held (NONE, ...), multiplier and block (entry 0 unused): arrays (4, multipliers, L + 1).
 
     Attributes:
-        first: recomputation after the first snapshot, and the bytes held then. below: the same at the tau of a block above.
-        top: recomputation of the block whose tau it is, and the bytes held at tau; by what is held at the snapshot before (MORE
+        first: recomputation after the first snapshot, and the bytes held then. below: the same at the deadline of a block above.
+        top: recomputation of the block whose deadline it is, and the bytes held at it; by what is held at the snapshot before (MORE
             is not used).
     """
 
@@ -72,30 +78,27 @@ class Tables:
     top: Floats
 
 
-def price_blocks(blocks: list[Block], prices: Floats, stop: Callable[[], bool]) -> Tables | None:
-    """The tables for these prices of a byte (cost per byte); equal blocks are solved once. None if stopped."""
+def block_tables(blocks: list[Block], multipliers: Floats, stop: Callable[[], bool]) -> Tables | None:
+    """The tables for these multipliers (cost per byte held); equal blocks are solved once. None if stopped."""
     known: dict[tuple[bytes, ...], Floats] = {}
-    table = np.zeros((3, MORE + 1, len(prices), len(blocks) + 1))
+    table = np.zeros((3, MORE + 1, len(multipliers), len(blocks) + 1))
     for number, block in enumerate(blocks, 1):
         key = block.key()
         if key not in known:
-            known[key] = np.zeros((3, MORE + 1, len(prices)))
-            for k, price in enumerate(prices):
+            known[key] = np.zeros((3, MORE + 1, len(multipliers)))
+            for k, multiplier in enumerate(multipliers):
                 if stop():
                     return None
                 for held in (NONE, SMALL, LARGE, MORE):
-                    known[key][0, held, k] = _held(block, block.ever, block.at_first, held, price, None)
-                    known[key][1, held, k] = _held(block, block.below, block.at_above, held, price, ~block.chain)
+                    known[key][0, held, k] = _held(block, block.ever, block.at_first, held, multiplier, None)
+                    known[key][1, held, k] = _held(block, block.below, block.at_above, held, multiplier, ~block.chain)
                 for held in (NONE, SMALL, LARGE):
-                    known[key][2, held, k] = _topmost(block, held, price)
+                    known[key][2, held, k] = _topmost(block, held, multiplier)
         table[..., number] = known[key]
-    table = np.minimum(
-        table, _MOST * max(1e-300, sum(float(block.cost.sum()) for block in blocks))
-    )  # infinity minus itself is none
-    return Tables(*table)
+    return Tables(*np.minimum(table, _MOST * sum(float(block.cost.sum()) for block in blocks)))
 
 
-def _held(block: Block, needed: Bools, free: Bools, held: int, price: float, charged: Bools | None) -> float:
+def _held(block: Block, needed: Bools, free: Bools, held: int, multiplier: float, charged: Bools | None) -> float:
     """Least cost of recomputing after a snapshot what is `needed`, and of the bytes held at it.
 
     Args:
@@ -103,7 +106,7 @@ def _held(block: Block, needed: Bools, free: Bools, held: int, price: float, cha
         charged: ops that have to be recomputed before the snapshot for their big values to be held.
     """
     program, scale = Program(), _scale(block)
-    retain = _retained(program, block, held, scale * price * np.where(free, 0.0, block.size))
+    retain = _retained(program, block, held, scale * multiplier * np.where(free, 0.0, block.size))
     if retain is None:
         return np.inf
     again = _again(program, block, scale)
@@ -116,8 +119,8 @@ def _held(block: Block, needed: Bools, free: Bools, held: int, price: float, cha
     return _solve(program, scale)
 
 
-def _topmost(block: Block, held: int, price: float) -> float:
-    """Least cost of recomputing in the block whose tau it is, before and after tau, and of the bytes held at tau.
+def _topmost(block: Block, held: int, multiplier: float) -> float:
+    """Least cost of recomputing in the block whose deadline it is, before and after it, and of the bytes held at it.
 
     Args:
         held: NONE, ..., at the snapshot before.
@@ -128,7 +131,7 @@ def _topmost(block: Block, held: int, price: float) -> float:
         return np.inf
     sooner = _again(program, block, scale)
     _recompute(program, block, block.soon, before, sooner)
-    retain = program.variables(scale * price * np.where(block.at_tau, 0.0, block.size), integer=True)
+    retain = program.variables(scale * multiplier * np.where(block.at_deadline, 0.0, block.size), integer=True)
     program.at_least(0.0, [(before, 1.0), (sooner[block.producer], 1.0), (retain, -1.0)])
     _recompute(program, block, block.late, retain, _again(program, block, scale))
     return _solve(program, scale)
@@ -171,4 +174,4 @@ def _recompute(program: Program, block: Block, needed: Bools, retain: Ints, agai
 
 def _solve(program: Program, scale: float) -> float:
     answer = minimise(program, _SECONDS, absolute_gap=1e-6, seed=0, stop=lambda bound: False)
-    return np.inf if answer.infeasible else max(0.0, answer.bound - _SAFETY) / scale
+    return np.inf if answer.infeasible else max(0.0, answer.bound) / scale * _PRODUCTS

@@ -1,13 +1,18 @@
-"""A lower bound from prices of memory: what is live at a snapshot pays rent, and what is left is solved exactly.
+"""The Lagrangian bound: the memory limits of the snapshot relaxation are priced, and what is left is solved by dynamic programming.
 
-The limits of the snapshot relaxation (see snapshot.py) are moved into the objective, each with a price (Lagrange multiplier) for
-its bytes. Of the values that an op reads, only those keep their claim on it whose last reader it is (in their phase), when it is
-recomputed; so the claims form a forest, and leaves-to-roots dynamic programming over it is exact: for every set of groups in
-which a value is wanted, the least cost of holding or recomputing it, and all below it, in those groups. Any prices give a bound
-on the cost of every schedule under the budget whose first computations come in the graph's order.
+In the snapshot relaxation (snapshot_relaxation.py) a value that is needed in a group must be held at the snapshot before it or
+recomputed in it, an op that is recomputed needs its inputs, and the values held at a snapshot must fit the memory. Here each of the
+memory limits is dropped, and a multiplier on its excess bytes is added to the objective: holding a value at a snapshot costs its
+bytes times the multiplier. By Lagrangian duality the optimum is a bound for every choice of multipliers >= 0.
 
-The best prices are found by the boxstep method (Marsten, Hogan & Blankenship, Operations Research 23, 1975): the bound is concave
-in the prices, and every answer of the program gives a plane that lies above it.
+To solve it exactly, one kind of constraint is left out, which keeps it a bound: a recomputed op needs only those of its inputs of
+which it is the last reader (within the phase, forward or backward). Then each value is needed by at most one recomputed op, and the
+values form a forest. Dynamic programming from the leaves to the roots finds, for every value and every set of groups in which it is
+needed, the least cost of holding or recomputing it, and all below it. This bounds the cost of every schedule under the budget whose
+first computations come in the graph's order.
+
+Good multipliers are found by the boxstep method (Marsten, Hogan & Blankenship, Operations Research 23, 1975): the bound is concave in
+the multipliers, and every solution gives a plane that lies above it.
 """
 
 from __future__ import annotations
@@ -18,32 +23,31 @@ from itertools import pairwise
 
 import numpy as np
 
+from ...rounding import UNIT, summation_error
 from ..representation.decoding import Evaluation
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
 from ..representation.kernels import kernel
 
 #: Most snapshots, and most entries of all tables together: 2 to the power of the snapshots that matter to it for each value.
 _MOST_SNAPSHOTS, _MOST_ENTRIES = 12, 1 << 21
-#: Added at a time.
+#: Snapshots added at a time.
 _ADDITIONS = 4
-#: Prices per snapshot that are no longer worth a place, as a share of the ideal cost.
+#: A snapshot whose multiplier is at most this share of the ideal cost is no longer worth its place.
 _IDLE = 0.003
-#: Answers asked for between two changes of the snapshots, and the gain, as a share of the ideal cost, at which it is enough.
-_ANSWERS, _SMALL_GAIN = 40, 1e-4
-#: First width of the box around the best prices, as a share of the ideal cost for all of the room.
+#: Solutions asked for between two changes of the snapshots, and the gain, as a share of the ideal cost, at which it is enough.
+_SOLUTIONS, _SMALL_GAIN = 40, 1e-4
+#: First width of the box around the best multipliers, as a share of the ideal cost for a whole capacity of excess.
 _BOX = 0.03
-#: So many changes in a row that gain nothing are the end.
+#: So many changes of the snapshots in a row that gain nothing are the end.
 _PATIENCE = 6
-#: Rounding, relative.
-_SAFETY = 1e-9
 
 
-class ForestBound:
-    """The bound for one graph and budget, raised step by step: each finds prices for its snapshots.
+class LagrangianBound:
+    """The bound for one graph and capacity, raised step by step: each finds multipliers for its snapshots.
 
     Args:
         problem: the graph.
-        room: bytes, without fixed memory.
+        capacity: bytes, without fixed memory.
 
     Attributes:
         bound: on the cost of every schedule; infinite if there is none.
@@ -51,38 +55,38 @@ class ForestBound:
         exhausted: more steps would bring nothing.
     """
 
-    def __init__(self, problem: Problem, room: float):
-        self.problem, self.room = problem, room
+    def __init__(self, problem: Problem, capacity: float):
+        self.problem, self.capacity = problem, capacity
         self.bound = problem.graph.ideal_cost
         self.snapshots = [int(np.argmax(problem.profile))]
         self.exhausted = self.bound == 0.0
-        self._prices: dict[int, float] = {}
+        self._multipliers: dict[int, float] = {}
         self._dropped: set[int] = set()
         self._idle_steps = 0
         self._by_schedules = False
-        self._missed = np.zeros(0)
+        self._excess = np.zeros(0)
 
     @property
     def entries(self) -> int:
         """Of the tables that each answer fills."""
-        return _Forest.entries(self.problem, self.snapshots)
+        return LagrangianRelaxation.entries(self.problem, self.snapshots)
 
     def step(self, stop: Callable[[], bool]) -> list[Bools]:
-        """Find prices for the snapshots. Returns what an optimum of the priced program retains at each, per value (length m)."""
-        forest = _Forest(self.problem, self.room, self.snapshots)
-        start = np.array([self._prices.get(stage, 0.0) for stage in self.snapshots])
-        found = _best_prices(forest, start, stop)
-        self._prices.update(zip(self.snapshots, found.prices.tolist(), strict=True))
+        """Find multipliers for the snapshots. Returns what a solution holds at each, per value (length m)."""
+        relaxation = LagrangianRelaxation(self.problem, self.capacity, self.snapshots)
+        start = np.array([self._multipliers.get(stage, 0.0) for stage in self.snapshots])
+        found = _best_multipliers(relaxation, start, stop)
+        self._multipliers.update(zip(self.snapshots, found.multipliers.tolist(), strict=True))
         ideal = self.problem.graph.ideal_cost
-        self._idle_steps = self._idle_steps + 1 if found.bound < self.bound + _SMALL_GAIN * ideal else 0
-        self.bound = max(self.bound, found.bound - _SAFETY * ideal)
+        self._idle_steps = self._idle_steps + 1 if found.value < self.bound + _SMALL_GAIN * ideal else 0
+        self.bound = max(self.bound, found.bound)
         self.exhausted = self._idle_steps >= _PATIENCE or np.isinf(self.bound)
-        retained = forest.retained(found.held)
-        self._missed = forest.missed(retained)
+        retained = relaxation.retained(found.held)
+        self._excess = relaxation.excess_between(retained)
         return retained
 
     def refine(self, violating: Iterable[Evaluation]) -> None:
-        """Take snapshots for the next step where memory is missed, in place of those that cost nothing.
+        """Add snapshots for the next step where memory is exceeded, in place of those whose multipliers are small.
 
         Args:
             violating: schedules read off the last step that break the budget.
@@ -91,34 +95,34 @@ class ForestBound:
             return
         if self._idle_steps:
             self._by_schedules = not self._by_schedules
-        missed = self._missed_by_schedules(violating) if self._by_schedules else self._missed_within_groups()
-        chosen = sorted(missed, key=lambda stage: -missed[stage])[:_ADDITIONS]
+        excess = self._excess_of_schedules(violating) if self._by_schedules else self._excess_of_groups()
+        chosen = sorted(excess, key=lambda stage: -excess[stage])[:_ADDITIONS]
         snapshots, most = set(self.snapshots), self._most(self.snapshots + chosen)
         while chosen and len(snapshots) + len(chosen) > most:
-            cheapest = min(snapshots, key=lambda stage: self._prices[stage])
-            if self._prices[cheapest] > _IDLE * self.problem.graph.ideal_cost and len(chosen) > 1:
+            smallest = min(snapshots, key=lambda stage: self._multipliers[stage])
+            if self._multipliers[smallest] > _IDLE * self.problem.graph.ideal_cost and len(chosen) > 1:
                 chosen.pop()
                 continue
-            snapshots.discard(cheapest)
-            self._dropped.add(cheapest)
+            snapshots.discard(smallest)
+            self._dropped.add(smallest)
         self.exhausted = not chosen and self._idle_steps > 0
         self._idle_steps += not chosen
         self.snapshots = sorted(snapshots.union(chosen))
 
-    def _missed_within_groups(self) -> dict[int, float]:
-        """In each group the stage that misses most, and how many bytes."""
-        missed = self._missed.copy()
-        missed[[*self.snapshots, *self._dropped]] = 0.0
-        bounds = [0, *(stage + 1 for stage in self.snapshots), len(missed)]
-        worst = [begin + int(np.argmax(missed[begin:end])) for begin, end in pairwise(bounds) if begin < end]
-        return {stage: float(missed[stage]) for stage in worst if missed[stage] > 0}
+    def _excess_of_groups(self) -> dict[int, float]:
+        """In each group the stage with the most bytes above the capacity, and how many."""
+        excess = self._excess.copy()
+        excess[[*self.snapshots, *self._dropped]] = 0.0
+        bounds = [0, *(stage + 1 for stage in self.snapshots), len(excess)]
+        worst = [begin + int(np.argmax(excess[begin:end])) for begin, end in pairwise(bounds) if begin < end]
+        return {stage: float(excess[stage]) for stage in worst if excess[stage] > 0}
 
-    def _missed_by_schedules(self, violating: Iterable[Evaluation]) -> dict[int, float]:
+    def _excess_of_schedules(self, violating: Iterable[Evaluation]) -> dict[int, float]:
         """In each stretch of stages where a schedule is above the budget the worst two, or one beside them, and their peaks."""
         worst: dict[int, float] = {}
         taken = self._dropped.union(self.snapshots)
         for found in violating:
-            over = np.flatnonzero(found.stage_peaks > self.room + self.problem.graph.fixed_memory)
+            over = np.flatnonzero(found.stage_peaks > self.capacity + self.problem.graph.fixed_memory)
             for region in np.split(over, np.flatnonzero(np.diff(over) > 1) + 1) if len(over) else []:
                 for peaks in (found.own_peaks, found.stage_peaks):
                     stage = int(region[np.argmax(peaks[region])])
@@ -130,31 +134,39 @@ class ForestBound:
     def _most(self, snapshots: list[int]) -> int:
         """How many of these are within the limits."""
         most = min(len(snapshots), _MOST_SNAPSHOTS)
-        while most > 1 and _Forest.entries(self.problem, sorted(snapshots)[-most:]) > _MOST_ENTRIES:
+        while most > 1 and LagrangianRelaxation.entries(self.problem, sorted(snapshots)[-most:]) > _MOST_ENTRIES:
             most -= 1
         return most
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """For some prices: the bound, how many more bytes than the room are live at each snapshot, as a share of the room, and whether
-    each value of the forest is (snapshots, values)."""
+class Solution:
+    """An optimum of the Lagrangian relaxation.
 
-    prices: Floats
+    Attributes:
+        multipliers: per snapshot, cost for a whole capacity of excess.
+        value: of the relaxation, as computed. bound: what it proves, rounding taken off.
+        excess: per snapshot the bytes held above the capacity, as a share of it: the gradient of the value.
+        held: whether each value of the forest is held, (snapshots, values).
+    """
+
+    multipliers: Floats
+    value: float
     bound: float
     excess: Floats
     held: Bools
 
 
-class _Forest:
-    """Values that live across a snapshot, each with the one op that may claim it, for fixed snapshots.
+class LagrangianRelaxation:
+    """Values that live across a snapshot, each with the one recomputed op that may need it, for fixed snapshots.
 
-    Group k is what lies between the snapshots k and k + 1. A value is priced in the groups from `first` on, `width` of them.
+    Group k is what lies between the snapshots k and k + 1. A value can be held or recomputed in the groups from `first` on, `width` of
+    them.
     """
 
-    def __init__(self, problem: Problem, room: float, snapshots: list[int]):
-        self.problem, self.room, count, m = problem, room, len(snapshots), problem.graph.num_values
-        self._snapshots = snapshots
+    def __init__(self, problem: Problem, capacity: float, snapshots: list[int]):
+        self.problem, count, m = problem, len(snapshots), problem.graph.num_values
+        self._capacity, self._snapshots = capacity, snapshots
         first, width = self._groups(problem, snapshots)
         main = problem.largest_output
         self._values = np.array([v for v in main if v >= 0 and width[v] > 0], np.int64)
@@ -164,8 +176,8 @@ class _Forest:
         self._first, self._width = first[values], width[values]
         producer = problem.producer[values]
         self._cost = np.where(problem.recomputable[producer], problem.cost[producer], np.inf)
-        claiming = problem.claiming[values]
-        self._parent = np.where(claiming >= 0, place[main[claiming]], -1)
+        reader = problem.last_reader_in_phase[values]
+        self._parent = np.where(reader >= 0, place[main[reader]], -1)
         children: list[list[int]] = [[] for _ in values]
         for child, parent in enumerate(self._parent.tolist()):
             if parent >= 0:
@@ -182,11 +194,11 @@ class _Forest:
         touched = np.zeros((count, m), np.bool_)
         for k, stage in enumerate(snapshots):
             touched[k, [*problem.graph.ops[stage].inputs, *problem.graph.ops[stage].outputs]] = True
-        left = room - problem.working_set[snapshots]
+        left = capacity - problem.working_set[snapshots]
         self._used = used[1:, values]
-        self._weight = np.where(touched, 0.0, problem.size / room)[:, values]
+        self._weight = np.where(touched, 0.0, problem.size / capacity)[:, values]
         self._never = ((problem.size > left[:, None]) & ~touched)[:, values]
-        self._left = left / room
+        self._left = left / capacity
 
     @staticmethod
     def _groups(problem: Problem, snapshots: list[int]) -> tuple[Ints, Ints]:
@@ -199,11 +211,12 @@ class _Forest:
     @staticmethod
     def entries(problem: Problem, snapshots: list[int]) -> int:
         """How large the tables are."""
-        _, width = _Forest._groups(problem, snapshots)
+        _, width = LagrangianRelaxation._groups(problem, snapshots)
         return int((2.0 ** np.maximum(width, 0)).sum())
 
-    def solve(self, prices: Floats) -> _Answer:
-        rent = np.where(self._never, np.inf, prices[:, None] * self._weight)
+    def solve(self, multipliers: Floats) -> Solution:
+        """The least cost of recomputing and of holding values, for multipliers >= 0."""
+        holding = np.where(self._never, np.inf, multipliers[:, None] * self._weight)
         total, held = _solve(
             self._first,
             self._width,
@@ -212,27 +225,42 @@ class _Forest:
             self._pointers,
             self._children,
             self._offsets,
-            rent,
+            holding,
             self._used,
             *self._tables,
         )
-        bound = self.problem.graph.ideal_cost + total - float(prices @ self._left)
-        return _Answer(prices, bound, (self._weight * held).sum(1) - self._left, held)
+        capacities = multipliers * self._left
+        ideal = self.problem.graph.ideal_cost
+        value = ideal + total - float(multipliers @ self._left)
+        error = self._rounding(ideal + total, float(np.abs(capacities).sum())) if np.isfinite(total) else 0.0
+        return Solution(multipliers, value, value - error, (self._weight * held).sum(1) - self._left, held)
+
+    def _rounding(self, total: float, capacities: float) -> float:
+        """The most by which the value can be above the true one.
+
+        The total is a sum of non-negative costs, and taking the least of several sums makes no error. In the tables of one value a
+        cost passes through at most 2 width + 1 additions and one for each of the values below, so on its way to the total through at
+        most as many as all values have together; the holding costs are a product of two rounded numbers. The capacities are a sum of
+        products of rounded quotients, one for each snapshot.
+        """
+        additions = int((2 * self._width + 2).sum()) + 4
+        error = summation_error(additions, total * (1 + additions * UNIT)) + summation_error(len(self._left) + 4, capacities)
+        return error + 2 * UNIT * (total + capacities)
 
     def retained(self, held: Bools) -> list[Bools]:
-        """Per snapshot the values (length m) that an answer holds."""
+        """Per snapshot the values (length m) that a solution holds."""
         retained = np.zeros((len(held), self.problem.graph.num_values), np.bool_)
         retained[:, self._values] = held
         return list(retained)
 
-    def missed(self, retained: list[Bools]) -> Floats:
-        """Per stage, bytes above the room if all that is live before or read by then, and again later, stays until then.
+    def excess_between(self, retained: list[Bools]) -> Floats:
+        """Per stage, bytes above the capacity if all that is live before or read by then, and again later, stays until then.
 
-        That is no limit of the program, but where it is broken most another snapshot may find something.
+        That is no limit of the relaxation, but where it is exceeded most another snapshot may find something.
         """
         problem, snapshots = self.problem, self._snapshots
         n, m = problem.graph.num_ops, problem.graph.num_values
-        load = problem.working_set - self.room
+        load = problem.working_set - self._capacity
         values, users = problem.edges
         groups = np.searchsorted(snapshots, users)
         for k in range(len(snapshots) + 1):
@@ -266,19 +294,39 @@ def _solve(
     pointers: Ints,
     children: Ints,
     offsets: Ints,
-    rent: Floats,
+    holding: Floats,
     used: Bools,
-    made: Floats,
-    wanted: Floats,
+    recomputed: Floats,
+    needed: Floats,
 ) -> tuple[float, Bools]:
-    """Least cost of recomputations and rents; and which values are live then at each snapshot.
+    """Least cost of recomputing and holding; and which values are held then at each snapshot.
 
     Args:
-        made, wanted: tables to fill: per value and set of groups (bits) the least cost if it is recomputed, or wanted, in those.
+        holding: cost of holding each value at each snapshot. used: per group and value, whether an op that first runs there reads it.
+        recomputed, needed: tables to fill: per value and set of groups (bits) the least cost if it is recomputed, or needed, in those.
     """
+    total = _fill_tables(first, width, cost, parent, pointers, children, offsets, holding, used, recomputed, needed)
+    return total, _read_off(first, width, parent, offsets, holding, used, recomputed)
+
+
+@kernel()
+def _fill_tables(
+    first: Ints,
+    width: Ints,
+    cost: Floats,
+    parent: Ints,
+    pointers: Ints,
+    children: Ints,
+    offsets: Ints,
+    holding: Floats,
+    used: Bools,
+    recomputed: Floats,
+    needed: Floats,
+) -> float:
+    """From the leaves to the roots; returns the least cost of all roots together. The arguments are those of `_solve`."""
     count = len(first)
     total = 0.0
-    live = np.zeros(offsets[-1] - offsets[-2] if count else 0)
+    present = np.zeros(offsets[-1] - offsets[-2] if count else 0)
     for i in range(count):
         size, begin = 1 << width[i], offsets[i]
         for groups in range(size):
@@ -287,86 +335,94 @@ def _solve(
             while left:
                 sum_ += cost[i]
                 left &= left - 1
-            made[begin + groups] = sum_
+            recomputed[begin + groups] = sum_
         for x in range(pointers[i], pointers[i + 1]):
             child = children[x]
             shift, within = first[i] - first[child], (1 << width[child]) - 1
             for groups in range(size):
-                made[begin + groups] += wanted[offsets[child] + ((groups << shift) & within)]
-        if len(live) < size:
-            live = np.zeros(size)
-        # Group after group, what it recomputes is replaced by what is wanted of it; gone and live: at the snapshot before it.
-        gone = wanted[begin : begin + size]
+                recomputed[begin + groups] += needed[offsets[child] + ((groups << shift) & within)]
+        if len(present) < size:
+            present = np.zeros(size)
+        # Group after group, the bit for what it recomputes becomes the bit for whether the value is needed in it. Absent and
+        # present: whether the value is held at the snapshot before the group.
+        absent = needed[begin : begin + size]
         for groups in range(size):
-            gone[groups] = made[begin + groups]
-            live[groups] = made[begin + groups] + rent[first[i], i]
+            absent[groups] = recomputed[begin + groups]
+            present[groups] = recomputed[begin + groups] + holding[first[i], i]
         for k in range(width[i]):
             bit, group = 1 << k, first[i] + k
-            later = rent[group + 1, i] if k + 1 < width[i] else np.inf
+            later = holding[group + 1, i] if k + 1 < width[i] else np.inf
             for groups in range(size):
                 if not groups & bit:
-                    missing = gone[groups]
-                    there = min(live[groups], gone[groups | bit], live[groups | bit])
-                    gone[groups] = there if used[group, i] else min(there, missing)
-                    gone[groups | bit] = there
-                    live[groups] = live[groups | bit] = there + later
+                    missing = absent[groups]
+                    there = min(present[groups], absent[groups | bit], present[groups | bit])
+                    absent[groups] = there if used[group, i] else min(there, missing)
+                    absent[groups | bit] = there
+                    present[groups] = present[groups | bit] = there + later
         if parent[i] < 0:
-            total += gone[0]
-    recomputed = np.zeros(count, np.int64)
-    held = np.zeros(rent.shape, np.bool_)
+            total += absent[0]
+    return total
+
+
+@kernel()
+def _read_off(first: Ints, width: Ints, parent: Ints, offsets: Ints, holding: Floats, used: Bools, recomputed: Floats) -> Bools:
+    """From the roots to the leaves: what is held at each snapshot at the least cost. The arguments are those of `_solve`."""
+    count = len(first)
+    chosen = np.zeros(count, np.int64)
+    held = np.zeros(holding.shape, np.bool_)
     for i in range(count - 1, -1, -1):
         above = 0
         if parent[i] >= 0:
-            above = recomputed[parent[i]] << (first[parent[i]] - first[i])
+            above = chosen[parent[i]] << (first[parent[i]] - first[i])
         least = np.inf
         for groups in range(1 << width[i]):
-            sum_, needed = made[offsets[i] + groups], False
+            sum_, needed = recomputed[offsets[i] + groups], False
             for k in range(width[i] - 1, -1, -1):
                 if sum_ >= least:
                     break
                 needed = not (groups >> k & 1) and (needed or used[first[i] + k, i] or (above >> k & 1) == 1)
                 if needed:
-                    sum_ += rent[first[i] + k, i]
+                    sum_ += holding[first[i] + k, i]
             if sum_ < least:
-                least, recomputed[i] = sum_, groups
+                least, chosen[i] = sum_, groups
         needed = False
         for k in range(width[i] - 1, -1, -1):
-            needed = not (recomputed[i] >> k & 1) and (needed or used[first[i] + k, i] or (above >> k & 1) == 1)
+            needed = not (chosen[i] >> k & 1) and (needed or used[first[i] + k, i] or (above >> k & 1) == 1)
             held[first[i] + k, i] = needed
-    return total, held
+    return held
 
 
-def _best_prices(forest: _Forest, start: Floats, stop: Callable[[], bool]) -> _Answer:
-    """Prices near the best ones, found from these."""
+def _best_multipliers(relaxation: LagrangianRelaxation, start: Floats, stop: Callable[[], bool]) -> Solution:
+    """Multipliers near the best ones, found from these."""
     from scipy.optimize import linprog
 
-    ideal = forest.problem.graph.ideal_cost
-    best = forest.solve(start)
-    answers, box = [best], _BOX * ideal
-    while len(answers) < _ANSWERS and not stop() and np.isfinite(best.bound):
-        slopes = np.array([one.excess for one in answers])
-        heights = np.array([one.bound - one.excess @ one.prices for one in answers])
-        limits = [(max(0.0, price - box), price + box) for price in best.prices]
+    ideal = relaxation.problem.graph.ideal_cost
+    best = relaxation.solve(start)
+    solutions, box = [best], _BOX * ideal
+    while len(solutions) < _SOLUTIONS and not stop() and np.isfinite(best.value):
+        slopes = np.array([one.excess for one in solutions])
+        heights = np.array([one.value - one.excess @ one.multipliers for one in solutions])
+        limits = [(max(0.0, multiplier - box), multiplier + box) for multiplier in best.multipliers]
         highest = linprog(
             np.append(np.zeros(len(start)), -1.0),
-            A_ub=np.column_stack([-slopes, np.ones(len(answers))]),
+            A_ub=np.column_stack([-slopes, np.ones(len(solutions))]),
             b_ub=heights,
             bounds=[*limits, (None, None)],
         )
         if highest.x is None:
             break
-        promised = highest.x[-1] - best.bound
+        promised = highest.x[-1] - best.value
         if promised < _SMALL_GAIN * ideal:
             if box > ideal:
                 break
             box *= 4  # the best of this box; is it of the next?
             continue
-        answer = forest.solve(np.maximum(0.0, highest.x[:-1]))
-        answers.append(answer)
-        if answer.bound > best.bound + 0.5 * promised:
+        solution = relaxation.solve(np.maximum(0.0, highest.x[:-1]))
+        solutions.append(solution)
+        if solution.value > best.value + 0.5 * promised:
             box *= 1.5
-        elif answer.bound < best.bound + 0.1 * promised:
+        elif solution.value < best.value + 0.1 * promised:
             box *= 0.6
-        if answer.bound > best.bound:
-            best = answer
+        if solution.value > best.value:
+            best = solution
     return best

@@ -1,34 +1,45 @@
-"""A lower bound for steps that fall into blocks: near the least memory, most of a step is recomputed twice or more often.
+"""The nested snapshot bound: for steps that fall into blocks, near the least memory, where most ops are recomputed more than once.
 
-One snapshot (see snapshot.py) counts every recomputation once. Here snapshots are nested. A block is a stretch of the forward
-phase, its `gate` a value that leaves it. At a snapshot a block holds no big value (blank), one (single) or more (many); the memory
-left limits how many are not blank. Below a block that needs its input again, all blank blocks have to be recomputed, gate after
-gate, before a certain moment tau in the backward phase of that block. At tau again only so much can be held; the rest is
-recomputed once more after tau, and so on below. The two stretches of time are disjoint, so that the costs add up.
+The snapshot relaxation (snapshot_relaxation.py) counts a recomputation at most once between two snapshots that it is given. Here
+snapshots are nested, as checkpoints are in Revolve. The forward phase is cut into blocks at places where few bytes pass; the largest
+value that passes there is the `output` of the block below. Values of at least about that size are big. At a snapshot a block holds
+none of its big values (it is empty), one, or more, and the memory limits how many can be held in all.
 
-A dynamic program over (block, big values held so far) puts the runs of blank blocks together, with a Lagrange multiplier (price) for
-the bytes held. The recursion is that of Revolve (Griewank & Walther, 2000), which is exact for chains of equal steps. Every part
-leaves limits out, so the bound holds for all schedules whose first computations come in the graph's order.
+Where a block is empty, the output of the block below has to be recomputed for it, and if that one is empty too, the output of the
+one below that, and so on down to a block that is not. All that is done before a certain moment in the backward phase of the block,
+its `deadline`. At the deadline, again, only so many big values can be held; what is needed later and is not held is recomputed once
+more after it, for which the blocks below have deadlines of their own. Before and after a deadline are different stretches of time,
+so the costs add up.
+
+A dynamic program over (block, big values held so far) puts runs of empty blocks together. The bytes held besides are limited by a
+Lagrange multiplier, as in lagrangian_bound.py; what a block costs by itself is in block_costs.py. For chains of equal steps the
+recursion is that of Revolve (Griewank & Walther, ACM Transactions on Mathematical Software 26, 2000), which is exact. Every part
+leaves out limits and adds none, so the bound holds for all schedules whose first computations come in the graph's order.
+
+No rounding adds up in the dynamic program: what goes into it is rounded down (what is subtracted, up) to multiples of one power of
+two, small enough not to matter and large enough that every sum is a whole number of it below 2^53.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from ...rounding import UNIT, summation_error
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
 from ..representation.kernels import kernel
 from ..representation.segments import LIKE, LONG, RADIUS, last_forward_use, passing
-from .block_costs import LARGE, MORE, NONE, SMALL, Block, Tables, price_blocks
+from .block_costs import LARGE, MORE, NONE, SMALL, Block, Tables, block_tables
 
-#: Prices tried: so many, from the first to the second of these multiples of the average cost per byte; and 0.
-PRICES, _CHEAPEST, _DEAREST = 36, 0.3, 70.0
+#: Multipliers tried: so many, from the first to the second of these multiples of the average cost per byte; and 0.
+MULTIPLIERS, _LOWEST, _HIGHEST = 36, 0.3, 70.0
 #: Places through which less passes than this share of the most are no places to cut at.
 _SMALL = 0.02
-#: Most units of memory that one big value is counted as.
-_MOST_UNITS = 8
+#: Big values are counted in shares of the largest threshold: at most so many each.
+_MOST_SHARES = 8
 #: Big values of so many times the size of the smallest one are large.
 _LARGE = 4.0
 #: The first snapshot is where an op needs the most memory, among the stages with nearly the most live without recomputation.
@@ -37,25 +48,29 @@ _NEVER = np.iinfo(np.int64).max
 
 
 def nested_bound(
-    problem: Problem, room: float, step: int, shift: int = 0, stop: Callable[[], bool] = lambda: False, prices: int = PRICES
+    problem: Problem,
+    capacity: float,
+    step: int,
+    shift: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+    multipliers: int = MULTIPLIERS,
 ) -> float:
     """A lower bound on the cost of every schedule of the graph, ideal cost included; 0 if it does not fall apart.
 
     Args:
-        room: bytes, without fixed memory.
+        capacity: bytes, without fixed memory.
         step, shift: of the places where few bytes pass, cut at every `step`-th, and leave out the first `shift` of them.
         stop: True gives up.
-        prices: how many are tried; more are better, and take longer.
+        multipliers: how many are tried; more are better, and take longer.
     """
     layout = _lay_out(problem, step, shift)
     if layout is None:
         return 0.0
-    grid = _prices(problem, prices)
-    tables = price_blocks(layout.blocks, grid, stop)
+    grid = _multipliers(problem, multipliers)
+    tables = block_tables(layout.blocks, grid, stop)
     if tables is None:
         return 0.0
-    ideal = problem.graph.ideal_cost
-    return float(ideal + max(0.0, _recomputed(problem, layout, tables, grid, room, stop)))
+    return problem.graph.ideal_cost + max(0.0, float(_Nesting(problem, layout, tables, grid, capacity).least(stop)))
 
 
 def repeats(problem: Problem, step: int, shift: int = 0) -> bool:
@@ -73,16 +88,17 @@ class _Layout:
 
     Attributes:
         first: the op of the first snapshot.
-        tau: per block the op by whose first computation the gate below has been recomputed, if the block is blank; -1: none.
-        single: the same holds if one big value of the block is held. linked: its gate cannot be recomputed without the gate below.
-        forced: cost of the chain.
+        deadline: per block the op by whose first computation the output below has been recomputed, if the block is empty; -1: none.
+        single: the same holds if one big value of the block is held. linked: its output cannot be recomputed without the one below.
+        forced: cost of the chain, the ops that are recomputed with the output of an empty block.
         threshold: bytes of the smallest big value, per block.
-        counts_first, counts_above: whether big values cost memory of their own at the first snapshot, at the tau of a block above.
+        counts_first, counts_above: whether big values take memory of their own at the first snapshot, at the deadline of a block
+            above.
     """
 
     blocks: list[Block]
     first: int
-    tau: Ints
+    deadline: Ints
     single: Bools
     linked: Bools
     forced: Floats
@@ -116,13 +132,13 @@ def _lay_out(problem: Problem, step: int, shift: int) -> _Layout | None:
     turn = int(starts[0]) if len(starts) else 0
     if turn < 3:
         return None
-    places, gates = (found[shift::step] for found in _cuts(problem, turn))
+    places, outputs = (found[shift::step] for found in _cuts(problem, turn))
     if len(places) == 0:
         return None
     n, count = problem.graph.num_ops, len(places) + 1
     ranges = [range(0), *(range(a + 1, b + 1) for a, b in zip([-1, *places], [*places, turn - 1], strict=True))]
-    gate = np.concatenate([[-1], gates, [-1]])
-    threshold = problem.size[[gates[0], *gates, gates[-1]]]
+    output = np.concatenate([[-1], outputs, [-1]])
+    threshold = problem.size[[outputs[0], *outputs, outputs[-1]]]
     big = np.zeros(problem.graph.num_values, np.bool_)
     for number in range(1, count + 1):
         made = np.flatnonzero((problem.producer >= ranges[number].start) & (problem.producer < ranges[number].stop))
@@ -133,33 +149,33 @@ def _lay_out(problem: Problem, step: int, shift: int) -> _Layout | None:
 
     chains, linked = [np.zeros(n, np.bool_)], np.zeros(count + 1, np.bool_)
     for number in range(1, count + 1):
-        chain, linked[number] = _chain(problem, ranges[number], int(gate[number]), int(gate[number - 1]), big)
+        chain, linked[number] = _chain(problem, ranges[number], int(output[number]), int(output[number - 1]), big)
         chains.append(chain)
-    tau, single = np.full(count + 1, -1), np.zeros(count + 1, np.bool_)
+    deadline, single = np.full(count + 1, -1), np.zeros(count + 1, np.bool_)
     last = n - 1
     for number in range(2, count + 1):
-        reads = _reads(problem, ranges[number], int(gate[number - 1]), big, first)
+        reads = _reads(problem, ranges[number], int(output[number - 1]), big, first)
         if reads is None or reads[0] > last:
             continue
         single[number] = reads[1] <= last
         begin = reads[1] if single[number] else reads[0]
-        tau[number] = begin + int(np.argmax(problem.working_set[begin : last + 1]))
+        deadline[number] = begin + int(np.argmax(problem.working_set[begin : last + 1]))
         last = reads[0] - 1
 
     inside_first = _touched(problem, first)
-    inside_tau = [_touched(problem, int(op)) if op >= 0 else np.zeros(len(big), np.bool_) for op in tau]
+    inside_deadline = [_touched(problem, int(op)) if op >= 0 else np.zeros(len(big), np.bool_) for op in deadline]
     blocks: list[Block] = []
-    after, at_above = n, np.zeros(len(big), np.bool_)  # the tau of the nearest block above, and what is free at any above
+    after, at_above = n, np.zeros(len(big), np.bool_)  # the deadline of the nearest block above, and what is free at any above
     for number in range(count, 0, -1):
-        moments, inside = (first, int(tau[number]), after), (inside_first, inside_tau[number], at_above)
+        moments, inside = (first, int(deadline[number]), after), (inside_first, inside_deadline[number], at_above)
         large = big & (problem.size >= _LARGE * threshold[number])
         blocks.insert(0, _block(problem, ranges[number], chains[number], (big, large), moments, inside))
-        if tau[number] >= 0:
-            after, at_above = int(tau[number]), at_above | inside_tau[number]
+        if deadline[number] >= 0:
+            after, at_above = int(deadline[number]), at_above | inside_deadline[number]
     return _Layout(
         blocks,
         first,
-        tau,
+        deadline,
         single,
         linked,
         np.array([0.0, *(float(problem.cost[chain].sum()) for chain in chains[1:])]),
@@ -169,12 +185,12 @@ def _lay_out(problem: Problem, step: int, shift: int) -> _Layout | None:
     )
 
 
-def _chain(problem: Problem, ops: range, gate: int, below: int, big: Bools) -> tuple[Bools, bool]:
-    """Ops of a block that a recomputation of its gate takes with it when no big value is held; is the gate below needed?"""
+def _chain(problem: Problem, ops: range, output: int, below: int, big: Bools) -> tuple[Bools, bool]:
+    """Ops of a block that a recomputation of its output takes with it when no big value is held; is the output below needed?"""
     taken = np.zeros(problem.graph.num_ops, np.bool_)
     linked = False
-    if gate >= 0 and problem.producer[gate] in ops:
-        taken[problem.producer[gate]] = True
+    if output >= 0 and problem.producer[output] in ops:
+        taken[problem.producer[output]] = True
         pointers, values = problem.inputs
         for op in reversed(ops):
             if taken[op]:
@@ -188,7 +204,7 @@ def _chain(problem: Problem, ops: range, gate: int, below: int, big: Bools) -> t
 
 
 def _reads(problem: Problem, ops: range, below: int, big: Bools, first: int) -> tuple[int, int] | None:
-    """The first stages after the first snapshot by which the gate below has been recomputed: with no big value of the block
+    """The first stages after the first snapshot by which the output below has been recomputed: with no big value of the block
     held, and with one, whichever it is."""
     if below < 0:
         return None
@@ -211,8 +227,8 @@ def _reads(problem: Problem, ops: range, below: int, big: Bools, first: int) -> 
                         earliest = min(earliest, reading(value))
         return earliest
 
-    blank = needed(-1)
-    return (blank, max((needed(value) for value in made), default=_NEVER)) if blank < _NEVER else None
+    empty = needed(-1)
+    return (empty, max((needed(value) for value in made), default=_NEVER)) if empty < _NEVER else None
 
 
 def _touched(problem: Problem, op: int) -> Bools:
@@ -233,7 +249,7 @@ def _block(
     big, large = sizes
     place = {value: position for position, value in enumerate(values.tolist())}
     edges = [(place[v], op - ops.start) for op in ops for v in problem.graph.ops[op].inputs if v in place]
-    first, tau, above = moments
+    first, deadline, above = moments
     pointers, users = problem.users
     reads = [users[pointers[value] : pointers[value + 1]] for value in values]
     start = above if above < problem.graph.num_ops else first
@@ -250,31 +266,33 @@ def _block(
         np.array([op for _, op in edges], np.int64),
         last > first,
         last > above,
-        np.array([((later > start) & (later <= tau)).any() for later in reads], np.bool_),
-        last > max(tau, start),
+        np.array([((later > start) & (later <= deadline)).any() for later in reads], np.bool_),
+        last > max(deadline, start),
         *(one[values] for one in inside),
     )
 
 
-def _gradients(problem: Problem, layout: _Layout, prices: Floats) -> Floats:
-    """Per block and price, (L + 1, prices): least cost of the backward values that live across its tau, held, at the cost of their
-    bytes, or recomputed later, from others that are held or recomputed.
+def _gradients(problem: Problem, layout: _Layout, multipliers: Floats) -> Floats:
+    """Per block and multiplier, (L + 1, multipliers): least cost of the backward values that live across its deadline, held, at the
+    cost of their bytes, or recomputed later, from others that are held or recomputed.
 
-    As in forest_bound.py, a value counts only for the last op that reads it. What recomputation costs is shared out evenly among
-    all taus, and what belongs to one value among the outputs of its op, since the bound adds it up.
+    As in lagrangian_bound.py, a value counts only for the last op that reads it. What recomputation costs is shared out evenly among
+    all deadlines, and what belongs to one value among the outputs of its op, since the bound adds it up.
     """
-    found = np.zeros((len(layout.tau), len(prices)))
-    moments = np.sort(layout.tau[layout.tau >= 0])
+    found = np.zeros((len(layout.deadline), len(multipliers)))
+    moments = np.sort(layout.deadline[layout.deadline >= 0])
     producer, last = problem.producer, problem.last_use
     late = np.flatnonzero(problem.backward[producer])
     crossed = np.maximum(1, np.searchsorted(moments, last) - np.searchsorted(moments, producer))
     outputs = np.diff(problem.outputs[0])[producer]
-    for number, moment in enumerate(layout.tau.tolist()):
+    for number, moment in enumerate(layout.deadline.tolist()):
         if moment < 0:
             continue
         inside = _touched(problem, moment)
         needed = last > moment
-        inputs = np.zeros((problem.graph.num_ops, len(prices)))  # of each op: what it claims, and is not needed by others anyway
+        inputs = np.zeros(
+            (problem.graph.num_ops, len(multipliers))
+        )  # of each op: what only it reads last, and nothing else needs
         for value in late[np.argsort(producer[late], kind="stable")].tolist():
             op = int(producer[value])
             if op >= moment:
@@ -283,121 +301,153 @@ def _gradients(problem: Problem, layout: _Layout, prices: Floats) -> Floats:
                 continue
             share = crossed[value] if needed[value] else len(moments)
             again = problem.cost[op] / (share * outputs[value]) if problem.recomputable[op] else np.inf
-            least = np.minimum(prices * problem.size[value], again + inputs[op] / outputs[value])
+            least = np.minimum(multipliers * problem.size[value], again + inputs[op] / outputs[value])
             if needed[value]:
                 found[number] += least
-            elif problem.claiming[value] >= 0:
-                inputs[problem.claiming[value]] += least
-    return found
+            elif problem.last_reader_in_phase[value] >= 0:
+                inputs[problem.last_reader_in_phase[value]] += least
+    # Sums, quotients and products of non-negative numbers: each passes through at most three roundings per value.
+    return found - summation_error(3 * problem.graph.num_values + 3, 1.0) * found
 
 
 # --- putting the blocks together ---
 
 
-def _prices(problem: Problem, count: int) -> Floats:
+def _multipliers(problem: Problem, count: int) -> Floats:
     forward = ~problem.backward
     average = problem.cost[forward].sum() / max(1.0, problem.size[forward[problem.producer]].sum())
-    return np.concatenate([[0.0], average * np.geomspace(_CHEAPEST, _DEAREST, count)])
+    return np.concatenate([[0.0], average * np.geomspace(_LOWEST, _HIGHEST, count)])
 
 
-def _recomputed(
-    problem: Problem, layout: _Layout, tables: Tables, prices: Floats, room: float, stop: Callable[[], bool]
-) -> float:
-    """Least cost of all recomputations after the first snapshot."""
-    count = len(layout.blocks)
-    gradients = _gradients(problem, layout, prices)
-    # nested[held, a, b]: least cost of the topmost block b of a run, and of the blank blocks above a and below b after its tau;
-    # by what b holds at the snapshot before.
-    nested = np.zeros((MORE, count + 1, count + 2))
-    lowest = np.arange(count + 1)  # the lowest block that a recomputation of each gate takes with it
-    for number in range(2, count + 1):
-        if layout.linked[number]:
-            lowest[number] = lowest[number - 1]
-    forced = np.cumsum(layout.forced)
+class _Nesting:
+    """The dynamic program for one layout and capacity. Costs are whole multiples of `_unit`, see the module's description."""
 
-    # Big values are counted in units, rounded down.
-    unit = max(float(layout.threshold[1:].min()), float(layout.threshold[1:].max()) / _MOST_UNITS)
-    sizes = np.array([layout.threshold, _LARGE * layout.threshold, 2 * layout.threshold])  # at least, from SMALL on
-    units = (sizes // unit).astype(np.int64)
+    def __init__(self, problem: Problem, layout: _Layout, tables: Tables, multipliers: Floats, capacity: float):
+        count = len(layout.blocks)
+        self._problem, self._layout, self._multipliers, self._capacity = problem, layout, multipliers, capacity
+        # Big values are counted in shares, rounded down.
+        self._share = max(float(layout.threshold[1:].min()), float(layout.threshold[1:].max()) / _MOST_SHARES)
+        self._sizes = np.array([layout.threshold, _LARGE * layout.threshold, 2 * layout.threshold])  # at least, from SMALL on
+        self._shares = (self._sizes // self._share).astype(np.int64)
+        gradients = _gradients(problem, layout, multipliers)
+        holding = multipliers[:, None, None] * self._sizes  # cost of the bytes of big values, per multiplier, kind and block
+        held = (capacity + float(problem.working_set.max())) * float(multipliers.max())
+        # No sum has more than four of these terms per block, and nothing that is nested is counted as more than `most`.
+        self._most = max(float(table.max()) for table in (tables.first, tables.below, tables.top))
+        terms = 2 * self._most + float(gradients.max()) + float(holding.max()) + float(layout.forced.max())
+        self._unit = 2.0 ** (math.ceil(math.log2(max(4 * (count + 2) * terms + held, 1e-300))) - 52)
+        self._most = self._down(np.array(self._most)).item()
+        self._tables = Tables(*(self._down(table) for table in (tables.first, tables.below, tables.top)))
+        self._gradients, self._holding = self._down(gradients), self._down(holding * (1 - 4 * UNIT))
+        self._forced = np.cumsum(self._down(layout.forced * (1 - (len(problem.cost) + 2) * UNIT)))
+        self._lowest = np.arange(count + 1)  # the lowest block that a recomputation of each output takes with it
+        for number in range(2, count + 1):
+            if layout.linked[number]:
+                self._lowest[number] = self._lowest[number - 1]
+        # nested[held, a, b]: least cost of the topmost block b of a run, and of the empty blocks above a and below b after its
+        # deadline; by what b holds at the snapshot before.
+        self._nested = np.zeros((MORE, count + 1, count + 2))
 
-    def best(begin: int, end: int, left: float, cost: Floats, counts: Bools, extra: list[Floats]) -> list[float]:
-        weight = units * counts
-        limit = int(max(0.0, left) // unit)
-        if limit >= weight[:, begin + 1 : end].max(axis=0).sum():
-            limit, weight = 0, np.zeros_like(weight)
+    def _down(self, numbers: Floats) -> Floats:
+        """Whole multiples of the unit that are not above these numbers: division by a power of two is exact."""
+        return np.floor(numbers / self._unit) * self._unit
+
+    def least(self, stop: Callable[[], bool]) -> float:
+        """Least cost of all recomputations after the first snapshot; 0 if stopped."""
+        problem, layout, count = self._problem, self._layout, len(self._layout.blocks)
+        for top in range(2, count + 1):
+            deadline = int(layout.deadline[top])
+            if deadline < 0:
+                continue
+            left = self._capacity - float(problem.working_set[deadline])
+            extra = [self._tables.top[held, :, top] + self._gradients[top] for held in (NONE, SMALL, LARGE)]
+            for begin in range(top - 1, -1, -1):
+                if stop():
+                    return 0.0
+                found = self._best(begin, top, left, self._tables.below, layout.counts_above, extra, stop)
+                self._nested[:, begin, top] = np.minimum(found, self._most)
+        left = self._capacity - float(problem.working_set[layout.first])
+        nothing = np.zeros(len(self._multipliers))
+        return self._best(0, count + 1, left, self._tables.first, layout.counts_first, [nothing], stop)[0]
+
+    def _best(
+        self, begin: int, end: int, left: float, cost: Floats, counts: Bools, extra: list[Floats], stop: Callable[[], bool]
+    ) -> list[float]:
+        """For the best multiplier the cost of the blocks begin + 1, ..., end - 1, with each of these costs (per multiplier) besides.
+
+        Args:
+            left: bytes that can be held. cost, counts: see `Tables` and `_Layout`.
+        """
+        layout = self._layout
+        shares = self._shares * counts
+        limit = int(max(0.0, left) // self._share)
+        if limit >= shares[:, begin + 1 : end].max(axis=0).sum():
+            limit, shares = 0, np.zeros_like(shares)
         found = [-np.inf] * len(extra)
-        for k, price in enumerate(prices):
-            rent = price * sizes * counts
-            held = np.ascontiguousarray(cost[:, k])
-            total = _runs(begin, end, limit, weight, held, forced, lowest, layout.tau, layout.single, nested, rent)
+        for k, multiplier in enumerate(self._multipliers):
+            if k and stop():
+                break  # fewer multipliers give a bound, too
+            holding = self._holding[k] * counts
+            by_kind = np.ascontiguousarray(cost[:, k])
+            run = (begin, end, limit, shares, by_kind, self._forced, self._lowest, layout.deadline, layout.single)
+            total = _runs(*run, self._nested, holding)
+            # Rounded up: the product by at most 2^-53 of it, and then to a multiple of the unit.
+            paid = -self._down(-np.array(multiplier * left + 2 * UNIT * abs(multiplier * left))).item()
             for i, more in enumerate(extra):
-                found[i] = max(found[i], total + more[k] - price * left)
+                found[i] = max(found[i], total + more[k] - paid)
         return found
-
-    for top in range(2, count + 1):
-        tau = int(layout.tau[top])
-        if tau < 0:
-            continue
-        left = room - float(problem.working_set[tau])
-        extra = [tables.top[held, :, top] + gradients[top] for held in (NONE, SMALL, LARGE)]
-        for begin in range(top - 1, -1, -1):
-            if stop():
-                return 0.0
-            nested[:, begin, top] = best(begin, top, left, tables.below, layout.counts_above, extra)
-    left = room - float(problem.working_set[layout.first])
-    return best(0, count + 1, left, tables.first, layout.counts_first, [np.zeros(len(prices))])[0]
 
 
 @kernel()
 def _runs(
     begin: int,
     end: int,
-    units: int,
-    unit: Ints,
+    limit: int,
+    shares: Ints,
     cost: Floats,
     forced: Floats,
     lowest: Ints,
-    tau: Ints,
-    linked_single: Bools,
+    deadline: Ints,
+    single: Bools,
     nested: Floats,
-    rent: Floats,
+    holding: Floats,
 ) -> float:
-    """Least cost of blocks begin + 1, ..., end - 1: which are not blank, with at most `units` of big values held in all.
+    """Least cost of blocks begin + 1, ..., end - 1: which are not empty, with at most `limit` shares of big values held in all.
 
     Args:
-        unit: units of the big values held, per kind (from SMALL on) and block. rent: price of their bytes.
+        shares: of the big values held, per kind (from SMALL on) and block. holding: cost of their bytes.
         cost: of each block by itself, per kind (from NONE on).
-        forced: cumulative cost of the chains. lowest: per block, the lowest one that its gate takes with it.
-        nested: see `_recomputed`.
+        forced: cumulative cost of the chains. lowest: per block, the lowest one that its output takes with it.
+        deadline, single: see `_Layout`. nested: see `_Nesting`.
     """
     plain = np.zeros(end)
     for block in range(begin + 1, end):
         plain[block] = cost[0, block]
     plain = np.cumsum(plain)
-    # best[b, u]: of blocks up to b, which is not blank, or is `begin`, with u big values held.
-    best = np.full((end, units + 1), np.inf)
+    # best[b, u]: of blocks up to b, which is not empty, or is `begin`, with u shares held.
+    best = np.full((end, limit + 1), np.inf)
     best[begin, 0] = 0.0
     least = np.inf
     for low in range(begin, end):
         for high in range(low + 1, end + 1):
-            # Blocks low + 1, ..., high - 1 are blank.
+            # Blocks low + 1, ..., high - 1 are empty.
             top = high - 1
             run = plain[top] - plain[low]
-            if top > low and tau[top] >= 0:
+            if top > low and deadline[top] >= 0:
                 last = max(low, lowest[top - 1] - 1) if top - 1 > low else low
                 nest = forced[top - 1] - forced[last] + nested[0, last, top] + plain[last] - plain[low]
                 run = max(run, nest)
             if high == end:
-                for held in range(units + 1):
+                for held in range(limit + 1):
                     least = min(least, best[low, held] + run)
                 continue
             for kind in range(SMALL, MORE + 1):
                 value = run + cost[kind, high]
-                if kind < MORE and linked_single[high] and tau[high] >= 0:
+                if kind < MORE and single[high] and deadline[high] >= 0:
                     last = max(low, lowest[top] - 1) if top > low else low
                     nest = forced[top] - forced[last] + nested[kind, last, high] + plain[last] - plain[low]
-                    value = max(value, nest + rent[kind - 1, high])
-                more = unit[kind - 1, high]
-                for held in range(units + 1 - more):
+                    value = max(value, nest + holding[kind - 1, high])
+                more = shares[kind - 1, high]
+                for held in range(limit + 1 - more):
                     best[high, held + more] = min(best[high, held + more], best[low, held] + value)
     return least

@@ -28,10 +28,13 @@ def least_peak_bound(problem: Problem, peak: int, stop: Callable[[], bool] = lam
     """Bytes (fixed memory included) that every schedule needs at its peak, in any order of first computations.
 
     Args:
-        peak: bytes of a known schedule: nothing above is of interest.
+        peak: bytes of a known schedule, or a budget: nothing above is of interest. One byte more is returned if no schedule
+            exists within it.
         stop: True gives up; then the bound is that of single ops.
     """
     graph = problem.graph
+    if stop():
+        return graph.min_working_set
     most, alone = peak - graph.fixed_memory, graph.min_working_set - graph.fixed_memory
     values = np.flatnonzero(problem.size > 0)
     size = next((k for k in range(_MOST, _FEWEST, -1) if comb(len(values) + k, k) <= _MOST_SETS), _FEWEST)
@@ -41,14 +44,16 @@ def least_peak_bound(problem: Problem, peak: int, stop: Callable[[], bool] = lam
     place = np.full(graph.num_values, -1)
     place[values] = np.arange(len(values)) + size
     producer = np.concatenate([np.full(size, -1), problem.producer[values]])
-    # The end is one more op, which reads what is kept.
-    reads = np.full((graph.num_ops + 1, _MOST_INPUTS), -1)
-    for number, inputs in enumerate([*(op.inputs for op in graph.ops), np.flatnonzero(problem.keep)]):
-        read = sorted((value for value in inputs if place[value] >= 0), key=lambda value: -problem.size[value])
-        reads[number, : len(read[:_MOST_INPUTS])] = np.sort(place[read[:_MOST_INPUTS]])
+    read, ops = problem.edges
+    read, ops = read[place[read] >= 0], ops[place[read] >= 0]
     touched = np.zeros((graph.num_ops, len(producer)), np.bool_)
-    for number, op in enumerate(graph.ops):
-        touched[number, place[[value for value in (*op.inputs, *op.outputs) if place[value] >= 0]]] = True
+    touched[ops, place[read]] = True
+    touched[problem.producer[values], place[values]] = True
+    # The end is one more op, which reads what is kept.
+    kept = np.flatnonzero(problem.keep & (place >= 0))
+    reads = _largest(
+        place, problem.size, np.append(read, kept), np.append(ops, np.full(len(kept), graph.num_ops)), graph.num_ops + 1
+    )
 
     need = np.append(problem.working_set, problem.size[problem.keep].sum())
     binomial = np.array([[comb(n, k) for k in range(size + 1)] for n in range(len(producer) + 1)])
@@ -60,7 +65,19 @@ def least_peak_bound(problem: Problem, peak: int, stop: Callable[[], bool] = lam
             return graph.min_working_set
         count = min(_SETS, len(least) - first)
         _fill(least, first, count, current, binomial, sizes, producer, need, reads, touched, most)
-    return graph.fixed_memory + int(min(most, max(alone, _of_ops(least, binomial, need, reads))))
+    return graph.fixed_memory + int(min(most + 1, max(alone, _of_ops(least, binomial, need, reads))))
+
+
+def _largest(place: Ints, size: Floats, read: Ints, ops: Ints, count: int) -> Ints:
+    """Per op the places of the largest values that it reads, ascending; -1 closes a row. The reads come by op."""
+    order = np.lexsort((-size[read], ops))
+    rank = np.arange(len(ops)) - np.searchsorted(ops, ops)
+    chosen = order[rank < _MOST_INPUTS]
+    reads = np.full((count, _MOST_INPUTS), -1)
+    rows, found = ops[chosen], place[read[chosen]]
+    order = np.lexsort((found, rows))
+    reads[rows, rank[rank < _MOST_INPUTS]] = found[order]
+    return reads
 
 
 @kernel()

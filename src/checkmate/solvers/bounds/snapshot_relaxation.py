@@ -11,20 +11,25 @@ next use; R[k, o] in [0, 1], op o is recomputed in the group that follows.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ...rounding import UNIT
 from ..mixed_integer import dispatch
 from ..mixed_integer.program import Answer, Program
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
 
 #: Objective units for the cost of computing everything once; keeps the numbers in HiGHS's comfortable range.
 _SCALE = 1000.0
-#: HiGHS satisfies constraints within 1e-6; what that can add to a bound is taken off again, relative to the ideal cost.
-_SAFETY = 2e-7
+#: Values that together have at most this share of all bytes are taken to be free.
 _TINY = 1e-4
+#: A bound on the objective becomes one on costs by way of two products, of which each rounds by at most 2^-53.
+_PRODUCTS = 1.0 - 4 * UNIT
+#: Quotients of bytes are rounded by at most 2^-53 each: what fits exactly fits after that if this share is added to the limit.
+_QUOTIENTS = 4 * UNIT
 #: A value that may be retained or not.
 _OPEN = -1
 #: Suffix windows times ops in one program.
@@ -78,7 +83,7 @@ class Fractional:
 
 
 class SnapshotRelaxation:
-    """The relaxation for one graph; solve it again and again with other budgets and snapshots.
+    """The relaxation for one graph; solve it again and again with other capacities and snapshots.
 
     Args:
         problem: the graph.
@@ -92,7 +97,7 @@ class SnapshotRelaxation:
 
     def solve(
         self,
-        budget: float,
+        capacity: float,
         snapshots: Sequence[int],
         time_limit: float,
         gap: float,
@@ -107,7 +112,7 @@ class SnapshotRelaxation:
         """Solve it.
 
         Args:
-            budget: bytes without fixed memory.
+            capacity: bytes without fixed memory.
             snapshots: ops, ascending, at whose first computation memory is limited.
             gap: stop when within this fraction of the ideal cost.
             stop: called now and then with the bound proven so far; True ends the search.
@@ -118,8 +123,9 @@ class SnapshotRelaxation:
             windows: add cuts over suffixes of the groups, which make up for what splitting stages loses in the LP.
             work: units after which it ends, at the same point in every run.
         """
+        deadline = time.perf_counter() + time_limit
         fixed = None if start is None or free is None else [np.where(free, _OPEN, kept) for kept in start]
-        program, retain, recompute = self._build(budget, snapshots, windows, transients, fixed)
+        program, retain, recompute = self._build(capacity, snapshots, windows, transients, fixed)
         hint = None
         if start is not None:
             columns = [index[index >= 0] for index in retain]
@@ -128,7 +134,7 @@ class SnapshotRelaxation:
         ideal = self.problem.graph.ideal_cost
         answer = dispatch.minimise(
             program,
-            time_limit,
+            deadline - time.perf_counter(),
             absolute_gap=gap * ideal * self._scale,
             seed=seed,
             stop=lambda bound: stop(self._bound(bound)),
@@ -138,11 +144,12 @@ class SnapshotRelaxation:
         return self._read(answer, retain, recompute)
 
     def relax(
-        self, budget: float, snapshots: Sequence[int], time_limit: float, stop: Callable[[], bool] = lambda: False
+        self, capacity: float, snapshots: Sequence[int], time_limit: float, stop: Callable[[], bool] = lambda: False
     ) -> Fractional:
         """The linear relaxation: the bound of graphs so large that a decision more or less does not matter."""
-        program, _, recompute = self._build(budget, snapshots, True, ())
-        answer = dispatch.relax(program, time_limit, stop)
+        deadline = time.perf_counter() + time_limit
+        program, _, recompute = self._build(capacity, snapshots, True, ())
+        answer = dispatch.relax(program, deadline - time.perf_counter(), stop)
         if answer.infeasible:
             return Fractional(np.inf, None)
         if answer.x is None:
@@ -152,7 +159,7 @@ class SnapshotRelaxation:
 
     def _bound(self, objective: float) -> float:
         ideal = self.problem.graph.ideal_cost
-        return ideal + max(0.0, objective / self._scale - _SAFETY * ideal)
+        return ideal + max(0.0, objective / self._scale * _PRODUCTS)
 
     def _read(self, answer: Answer, retain: list[Ints], recompute: list[Ints]) -> Relaxed:
         if answer.infeasible:
@@ -171,7 +178,7 @@ class SnapshotRelaxation:
 
     def _build(
         self,
-        budget: float,
+        capacity: float,
         snapshots: Sequence[int],
         windows: bool,
         transients: Collection[tuple[int, int]],
@@ -203,12 +210,12 @@ class SnapshotRelaxation:
             end = snapshots[k + 1] if k + 1 < len(snapshots) else n
             following = retain[k + 1] if k + 1 < len(snapshots) else None
             self._group(program, retain[k], recompute[k], stage, end, following)
-            self._limit(program, budget, stage, retain[k])
+            self._limit(program, capacity, stage, retain[k])
         for k in range(1, len(snapshots)):
             limited_ops = [op for stage, op in transients if stage == snapshots[k] and recompute[k - 1][op] >= 0]
             if limited_ops:
                 self._limit_recomputations(
-                    program, budget, (snapshots[k - 1], snapshots[k]), retain[k - 1 : k + 1], recompute[k - 1], limited_ops
+                    program, capacity, (snapshots[k - 1], snapshots[k]), retain[k - 1 : k + 1], recompute[k - 1], limited_ops
                 )
         if windows:
             # Each cuts off much and costs rows: as many, evenly spread, as the size of the graph lets the solver digest.
@@ -234,7 +241,7 @@ class SnapshotRelaxation:
             carried = np.flatnonzero((following >= 0) & (producer <= stage) & ~needed)
             program.at_least(0.0, [(retain[carried], 1.0), (again[producer[carried]], 1.0), (following[carried], -1.0)])
 
-    def _limit(self, program: Program, budget: float, stage: int, retain: Ints) -> None:
+    def _limit(self, program: Program, capacity: float, stage: int, retain: Ints) -> None:
         """While op `stage` runs, its working set and everything retained is live."""
         problem = self.problem
         pointers, values = problem.inputs
@@ -242,12 +249,12 @@ class SnapshotRelaxation:
         touched[values[pointers[stage] : pointers[stage + 1]]] = True
         touched[problem.producer == stage] = True
         others = np.flatnonzero((retain >= 0) & ~touched & self._counted)
-        unit = max(budget, 1.0)
-        room = budget - problem.working_set[stage]
-        program.at_most(retain[others], problem.size[others] / unit, room / unit)
+        unit = max(capacity, 1.0)
+        left = (capacity - problem.working_set[stage]) / unit
+        program.at_most(retain[others], problem.size[others] / unit, left + _QUOTIENTS * abs(left))
 
     def _limit_recomputations(
-        self, program: Program, budget: float, group: tuple[int, int], retain: list[Ints], again: Ints, ops: list[int]
+        self, program: Program, capacity: float, group: tuple[int, int], retain: list[Ints], again: Ints, ops: list[int]
     ) -> None:
         """While one of `ops` is recomputed in the group, its working set is live, and T[v]: all that stays through the group."""
         problem = self.problem
@@ -266,12 +273,14 @@ class SnapshotRelaxation:
         )
         certain = stays[read[stays]]
         program.at_least(0.0, [(through[certain], 1.0), (before[certain], -1.0), (origin[certain], 1.0)])
-        unit = max(budget, 1.0)
+        unit = max(capacity, 1.0)
         for op in ops:
             touched = {*problem.graph.ops[op].inputs, *problem.graph.ops[op].outputs}
             others = np.array([v for v in stays.tolist() if v not in touched], np.int64)
             columns = np.append(through[others], again[op])
-            program.at_most(columns, np.append(problem.size[others], problem.working_set[op]) / unit, budget / unit)
+            program.at_most(
+                columns, np.append(problem.size[others], problem.working_set[op]) / unit, capacity / unit * (1 + _QUOTIENTS)
+            )
 
     def _window(self, program: Program, retain: Ints, groups: list[Ints], stage: int, edges: tuple[Ints, Ints]) -> None:
         """Cuts over all groups after `stage` together: W[o] = op o is recomputed in at least one of them."""

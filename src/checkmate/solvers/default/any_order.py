@@ -88,4 +88,4 @@ class _AnyOrder:
 
     def _over(self) -> bool:
         search = self.search
-        return search.out_of_time() or search.current_gap() <= OPTIMAL_GAP
+        return search.stopped() or search.current_gap() <= OPTIMAL_GAP

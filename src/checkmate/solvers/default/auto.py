@@ -71,7 +71,7 @@ class _Engine:
     def _finished(self) -> bool:
         """The search is done, and a schedule within the gap has been improved for some rounds."""
         search, numbers = self.search, self.tuning.relaxations
-        if search.closed() and not search.out_of_time() and search.target_cost is None:
+        if search.closed() and not search.stopped() and search.target_cost is None:
             return self.polished >= numbers.polish_rounds or search.current_gap() <= max(0.02 * search.gap, OPTIMAL_GAP)
         return search.done()
 
@@ -136,6 +136,7 @@ class _Engine:
         search = self.search
         if search.best is not None or self.state.most_rounds is not None or search.done():
             return False
-        least = least_peak_bound(self.state.problem, search.budget + 1, search.done)
-        search.proven_infeasible = least > search.budget
+        least = least_peak_bound(self.state.problem, search.budget, search.done)
+        if least > search.budget:
+            search.prove_infeasible(f"a few values together need {least} bytes", "any")
         return search.proven_infeasible

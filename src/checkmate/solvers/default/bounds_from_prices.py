@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..bounds.lagrangian_bound import ForestBound
-from ..bounds.nested_snapshot_bound import PRICES, nested_bound, repeats
-from ..interface.work import block_programs, lagrangian
+from ..bounds.lagrangian_bound import LagrangianBound
+from ..bounds.nested_snapshot_bound import MULTIPLIERS, nested_bound, repeats
+from ..interface.work import block_programs
+from ..interface.work import lagrangian as lagrangian_work
 from ..representation.decoding import read_off
 from .common_state import State
 
@@ -31,21 +32,20 @@ class BoundsFromPrices:
         """What small programs with few snapshots cannot see, at many snapshots."""
         state, search = self.state, self.state.search
         limits = search.limits(self.numbers.share)
-        forest = ForestBound(state.problem, state.memory_limit)
+        lagrangian = LagrangianBound(state.problem, state.capacity)
 
         def stop() -> bool:
-            limits.work.spend(lagrangian(forest.entries))
+            limits.work.spend(lagrangian_work(lagrangian.entries))
             return limits.over()
 
-        while state.loose() and not forest.exhausted and not limits.over():
-            stages, retained = forest.snapshots, forest.step(stop)
-            if np.isinf(forest.bound):
-                search.proven_infeasible = True
+        while state.loose() and not lagrangian.exhausted and not limits.over():
+            stages, retained = lagrangian.snapshots, lagrangian.step(stop)
+            search.raise_bound(lagrangian.bound, f"Lagrangian bound from {len(stages)} snapshots")
+            if np.isinf(lagrangian.bound):
                 return
-            search.raise_bound(forest.bound, f"bound from prices at {len(stages)} snapshots")
             found = read_off(state.graph, stages, retained)
             violating = [one for one in found if not state.consider(one, "schedule from prices")]
-            forest.refine(violating)
+            lagrangian.refine(violating)
 
     def _nested_snapshots(self) -> None:
         """What snapshots that follow one another cannot see: near the least memory much is recomputed more than once."""
@@ -56,15 +56,15 @@ class BoundsFromPrices:
             limits.work.spend(block_programs(_PROGRAMS))
             return limits.over()
 
-        def bound(cut: tuple[int, int], prices: int = PRICES) -> float:
-            found = nested_bound(state.problem, state.memory_limit, *cut, stop, prices)
+        def bound(cut: tuple[int, int], multipliers: int = MULTIPLIERS) -> float:
+            found = nested_bound(state.problem, state.capacity, *cut, stop, multipliers)
             search.raise_bound(found, "bound from nested snapshots")
             return found
 
         cuts = [cut for cut in self.numbers.nested_cuts if state.loose() and repeats(state.problem, *cut)]
         found = {cut: bound(cut) for cut in cuts[:compared] if state.loose()}
         if found and state.loose():
-            bound(max(found, key=lambda cut: found[cut]), self.numbers.more_prices)
+            bound(max(found, key=lambda cut: found[cut]), self.numbers.more_multipliers)
         for cut in cuts[compared:]:
             if state.loose():
                 bound(cut)

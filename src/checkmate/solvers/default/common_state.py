@@ -27,7 +27,7 @@ class State:
 
     Attributes:
         most_rounds: the search ends after that many; None: it goes on until the gap is reached.
-        memory_limit: the budget in bytes, without fixed memory.
+        capacity: the budget in bytes, without fixed memory.
         hard: relaxations with many snapshots are too hard.
     """
 
@@ -35,9 +35,9 @@ class State:
         self.search, self.most_rounds, self.tuning = search, most_rounds, tuning
         self.graph = search.graph
         self.problem = problem_of(search.graph)
-        self.memory_limit = search.budget - search.graph.fixed_memory
+        self.capacity = search.budget - search.graph.fixed_memory
         self.relaxation = SnapshotRelaxation(self.problem)
-        self.greedy = Greedy(self.problem)
+        self.greedy = Greedy(self.problem, search.stopped)
         self.anneal = Anneal(self.problem, search.budget, "given", search.seed)
         self.rng = np.random.default_rng(search.seed)
         self.hard = most_rounds is None and self.graph.num_ops > tuning.relaxations.hard_ops

@@ -37,7 +37,7 @@ class EvictionAndClimb:
         return self._climb
 
     def evict_late(self) -> None:
-        """Where time was over before any greedy eviction, as when kernels had to be loaded: a moment more brings a fair schedule."""
+        """Where time was over before any greedy eviction, as where there is none: a moment more brings a fair schedule."""
         search = self.state.search
         for setting in REPAIR_SETTINGS if self._climb is None and search.time_left() <= 0 else ():
             if not search.interrupted and not search.proven_infeasible and not search.closed():

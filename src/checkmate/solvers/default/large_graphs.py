@@ -42,18 +42,17 @@ def large(search: Search, numbers: LargeNumbers = TUNING.large) -> None:
     consider(evaluate(graph, range(graph.num_ops)), "no recomputation")
     if search.done():
         return
-    relaxation, greedy = SnapshotRelaxation(problem), Greedy(problem)
-    memory_limit, snapshot = search.budget - graph.fixed_memory, int(np.argmax(problem.profile))
+    relaxation, greedy = SnapshotRelaxation(problem), Greedy(problem, search.stopped)
+    capacity, snapshot = search.budget - graph.fixed_memory, int(np.argmax(problem.profile))
     for share in numbers.budgets:
         if search.done():
             return
-        relaxed = relaxation.relax(share * memory_limit, [snapshot], search.time_left(), lambda: search.interrupted)
+        relaxed = relaxation.relax(share * capacity, [snapshot], search.time_left(), lambda: search.interrupted)
         search.work.spend(relaxed.work)
         if share == numbers.budgets[0]:
-            if np.isinf(relaxed.bound):
-                search.proven_infeasible = True
-                return
             search.raise_bound(relaxed.bound, "bound of the linear relaxation")
+            if np.isinf(relaxed.bound):
+                return
         if relaxed.recomputed is None:
             break
         retained = rounded(search, snapshot, relaxed.recomputed[0])

@@ -67,7 +67,7 @@ class LargeNeighbourhood:
         state, search, numbers = self.state, self.state.search, self.numbers
         cost = search.best_cost
         relaxed = state.relaxation.solve(
-            state.memory_limit,
+            state.capacity,
             stages,
             search.time_left(),
             numbers.gap,

@@ -27,7 +27,7 @@ class NestedCheckpointing:
         segments = min(state.graph.num_ops // size, numbers.most)
         if segments < numbers.fewest:
             return
-        limit = state.memory_limit
+        limit = state.capacity
         nested = Nested(
             state.problem,
             self.solve_segment,

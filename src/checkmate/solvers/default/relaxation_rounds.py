@@ -45,9 +45,6 @@ class RelaxationRounds:
         search, stages = self.state.search, self.stages
         self._bound_before = search.lower_bound
         relaxed = self._relax(search.budget, stages, self._limit, self._rough)
-        if np.isinf(relaxed.bound):
-            search.proven_infeasible = True
-            return relaxed
         search.raise_bound(relaxed.bound, f"bound from {len(stages)} snapshots")
         # Without window cuts most relaxations are solved sooner; those that are not solved have the better bound with them.
         self._windows ^= not relaxed.exact
@@ -100,9 +97,9 @@ class RelaxationRounds:
         """Relaxations at lower budgets often decode to schedules that fit: cheap upper bounds."""
         state, search = self.state, self.state.search
         graph, stages = state.graph, self.stages
-        excess = (peak - graph.fixed_memory) / state.memory_limit
+        excess = (peak - graph.fixed_memory) / state.capacity
         for margin in self.numbers.margins:
-            lower = graph.fixed_memory + int(state.memory_limit / min(excess, 2.0) ** margin)
+            lower = graph.fixed_memory + int(state.capacity / min(excess, 2.0) ** margin)
             if lower < graph.min_working_set or search.done():
                 return
             relaxed = self._relax(lower, stages, self.numbers.lower_limit, self.numbers.rough)

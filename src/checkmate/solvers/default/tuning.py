@@ -79,7 +79,7 @@ class NestedTries(Numbers):
 
     cuts: tuple[tuple[int, bool, float], ...] = number(
         ((25, False, 1.0), (25, False, 1.5), (50, False, 0.0), (340, False, 0.0), (25, True, 0.0), (25, False, 0.0)),
-        "ops per segment, early backward ends (see `segments.cut`), what the last segment makes as a share of the memory limit",
+        "ops per segment, early backward ends (see `segments.cut`), what the last segment makes as a share of the capacity",
         "none is always best; the better ones come first",
         _TIGHT,
     )
@@ -100,8 +100,8 @@ class PriceNumbers(Numbers):
         "the bound from nested snapshots is tried for each, the better ones first",
         _TIGHT,
     )
-    compared: int = number(2, "cuts", "of which the best is tried again with more prices", _TIGHT, 1)
-    more_prices: int = number(108, "prices", "then", _TIGHT, 1)
+    compared: int = number(2, "cuts", "of which the best is tried again with more multipliers", _TIGHT, 1)
+    more_multipliers: int = number(108, "multipliers", "then", _TIGHT, 1)
     nested_share: float = number(0.4, "share of the time limit in units of work", "for all of these", _TIGHT, most=1.0)
 
 
@@ -128,7 +128,7 @@ class LargeNumbers(Numbers):
     )
     budgets: tuple[float, ...] = number(
         (1.0, 0.985, 0.97, 0.94, 0.9),
-        "shares of the memory limit",
+        "shares of the capacity",
         "that are rounded for: what greedy eviction adds must fit as well",
         _LARGE,
         most=1.0,

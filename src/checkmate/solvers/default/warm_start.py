@@ -54,7 +54,7 @@ def begin_with(search: Search, sequence: Sequence[int]) -> None:
         step = -(-graph.num_ops * graph.num_values // numbers.pairs)
         stages = np.arange(0, graph.num_ops, max(1, step)).tolist()
         retained = retained_by(graph, sequence, stages)
-        greedy = Greedy(problem)
+        greedy = Greedy(problem, search.stopped)
         for setting in REPAIR_SETTINGS:
             search.work.spend(eviction(graph.num_ops))
             repaired = None if search.done() else greedy.run(search.budget, setting, stages, retained)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ...graph import Graph
+from ...rounding import summation_error
 from ..interface.running_search import Search
 from ..interface.work import exact_search, successors
 from ..representation.decoding import Evaluation, evaluate
@@ -34,9 +35,10 @@ _SLICE = 50_000
 FIRST, ALL, _SHARE = 300_000, 20_000_000, 0.25
 #: No more states than that, at 130 bytes each; and no more successors of one state.
 _MOST_STATES, _MOST_SUCCESSORS = 2_000_000, 500_000
-#: Costs are whole numbers here, so that no error adds up: those that are not become fractions of 2^44 of the ideal cost, and
-#: bounds are lowered by this fraction.
-_IDEAL, _ROUNDING = 1 << 44, 1e-9
+#: Costs are whole numbers here, so that no error adds up. Those that are not are rounded down to multiples of a power of two that
+#: is at least this fraction of the ideal cost: then no schedule costs less than is counted for it, and what is counted is less
+#: than the truth by at most so much per recomputation.
+_FINEST = 2.0**-44
 #: More than any cost: some value that is needed is lost for good.
 _NEVER = 1 << 60
 
@@ -57,29 +59,30 @@ class Exact:
     """The search on one graph and budget.
 
     Args:
-        memory_limit: bytes without fixed memory. order: as in `solve`. free: recomputation costs nothing (any schedule will do).
+        capacity: bytes without fixed memory. order: as in `solve`. free: recomputation costs nothing (any schedule will do).
         below: only schedules that cost less are of interest.
 
     Attributes:
         sequence: the optimal op sequence; None as long as it is not known.
         none: proven: no schedule exists, or none that is cheaper than `below`.
-        certainty: what is proven may be off by this factor, for rounding.
     """
 
-    def __init__(self, graph: Graph, memory_limit: int, order: str = "given", free: bool = False, below: float = math.inf):
-        self.graph, self.memory_limit = graph, memory_limit
+    def __init__(self, graph: Graph, capacity: int, order: str = "given", free: bool = False, below: float = math.inf):
+        self.graph, self.capacity = graph, capacity
         self.sequence: list[int] | None = None
         self.none = False
         costs = np.array([0.0 if free else op.cost for op in graph.ops])
-        self._unit = self.certainty = 1.0
-        if not (np.all(costs == np.rint(costs)) and costs.sum() < _IDEAL):
-            self._unit, self.certainty = graph.ideal_cost / _IDEAL, 1.0 - _ROUNDING
-        self._table = _table(graph, order, np.rint(costs / self._unit).astype(np.int64))
+        self._unit = 1.0
+        if not (np.all(costs == np.rint(costs)) and costs.sum() * _FINEST < 1.0):
+            self._unit = 2.0 ** math.ceil(math.log2(graph.ideal_cost * _FINEST))
+        # Division by a power of two is exact.
+        self._table = _table(graph, order, np.floor(costs / self._unit).astype(np.int64))
         self._states = np.zeros((1024, 5), np.int64)
         self._heap = np.zeros((2048, 4), np.int64)
         self._index = np.full(4096, -1, np.int64)
         self._counts = np.zeros(5, np.int64)
-        extra = (below - graph.ideal_cost) / self._unit
+        # A schedule that costs less is counted as less, whatever the rounding of the difference.
+        extra = (below - graph.ideal_cost + (0.0 if self._unit == 1.0 else summation_error(2, below))) / self._unit
         self._limit = math.ceil(extra) if extra < _NEVER else _NEVER
         _start(self._table, self._states, self._heap, self._index, self._counts)
 
@@ -91,8 +94,7 @@ class Exact:
     @property
     def bound(self) -> float:
         """Proven so far on the cost of every schedule in this order."""
-        extra = float(self._counts[_BOUND]) * self._unit
-        return self.graph.ideal_cost + extra * self.certainty
+        return self.graph.ideal_cost + float(self._counts[_BOUND]) * self._unit
 
     def run(self, most: int, stop: Callable[[], bool] = lambda: False) -> bool:
         """Search until it is solved (True), or it takes more than `most` work, or too much memory, or `stop` says so (False)."""
@@ -100,7 +102,7 @@ class Exact:
             if self.work >= most or stop():
                 return False
             arrays = (self._table, self._states, self._heap, self._index, self._counts)
-            ended = _expand(*arrays, self.memory_limit, self._limit, min(most, self.work + _SLICE))
+            ended = _expand(*arrays, self.capacity, self._limit, min(most, self.work + _SLICE))
             if ended == _WIDE or (ended == _FULL and len(self._states) >= _MOST_STATES):
                 return False
             if ended == _FULL:
@@ -133,7 +135,8 @@ def exact(search: Search, most: int) -> bool:
     graph = search.graph
     if max(graph.num_ops, graph.num_values) > _BITS or search.done():
         return False
-    solver = Exact(graph, search.budget - graph.fixed_memory, search.order, below=search.best_cost)
+    below = search.best_cost
+    solver = Exact(graph, search.budget - graph.fixed_memory, search.order, below=below)
     limits = search.limits(_SHARE)
 
     def stop() -> bool:
@@ -147,10 +150,11 @@ def exact(search: Search, most: int) -> bool:
     if solver.sequence is not None:
         found = evaluate(graph, solver.sequence)
         search.offer(found.sequence, found.cost, "exact optimum")
-    if search.best is None:
-        search.proven_infeasible = True
+        search.raise_bound(solver.bound, "optimum of the exact search", search.order)
+    elif search.best is None:
+        search.prove_infeasible("exact search", search.order)
     else:
-        search.raise_bound(search.best_cost * solver.certainty, "exact optimum", search.order)
+        search.raise_bound(below, "exact search: none is cheaper", search.order)
     return True
 
 
@@ -168,7 +172,7 @@ def least_peak(
     best = known
     if max(graph.num_ops, graph.num_values) > _BITS:
         return best, low
-    probe = low  # often the least of all will do
+    probe, halve = low, False  # often the least of all will do
     while low < best.peak:
         solver = Exact(graph, probe - graph.fixed_memory, order, free=True)
         if not solver.run(most, stop):
@@ -178,7 +182,9 @@ def least_peak(
             low = probe + 1
         else:
             best = evaluate(graph, solver.sequence)
-        probe = (low + best.peak) // 2
+        # Halves find a low peak soon; that no lower one exists takes one proof and not one for every binary digit of the bytes.
+        halve = not halve
+        probe = (low + best.peak) // 2 if halve else best.peak - 1
     return best, low
 
 
@@ -316,7 +322,7 @@ def _reach(
     parent: int,
     op: int,
 ) -> bool:
-    """Open a state, or the same one at less cost, if it can end below the limit; False if there is no place for it."""
+    """Open a state, or the same one at less cost, if it can end below the limit; False if the arrays are full."""
     slot = _slot(states, index, done, live)
     state = index[slot]
     if state >= 0 and states[state, _SPENT] <= spent:
@@ -340,7 +346,7 @@ def _reach(
 
 
 @kernel()
-def _expand(table: Ints, states: Ints, heap: Ints, index: Ints, counts: Ints, memory_limit: int, limit: int, most: int) -> int:
+def _expand(table: Ints, states: Ints, heap: Ints, index: Ints, counts: Ints, capacity: int, limit: int, most: int) -> int:
     """Take the best open states until `most` successors were looked at; those that cost `limit` or more are left out."""
     n, m, kept = table[_SHAPE, 0], table[_SHAPE, 1], table[_SHAPE, 2]
     everything = (1 << n) - 1
@@ -370,7 +376,7 @@ def _expand(table: Ints, states: Ints, heap: Ints, index: Ints, counts: Ints, me
             used = useful if again else _useful(table, after)
             # Old copies of its outputs are in the way, and so is what nobody will read.
             others = live & ~writes & (used | reads)
-            excess, count = table[_NEEDS, op] - memory_limit, 0
+            excess, count = table[_NEEDS, op] - capacity, 0
             for value in range(m):
                 if (others >> value) & 1:
                     excess += table[_SIZE, value]

@@ -32,6 +32,7 @@ from ..representation.execution_sequence import (
     RECOMPUTABLE,
     SHAPE,
     TOTAL,
+    WORK,
     SequenceArrays,
     arrays_of,
     end,
@@ -56,12 +57,14 @@ POLISH_HEAT = 3e-4
 _PENALTY, _PENALTY_RANGE = 0.1, (1e-3, 1e3)
 #: Moves between two adjustments of that weight (and as many as there are ops), and the factor.
 _ADJUST_EVERY, _ADJUST_BY = 100, 1.1
-#: Work (moves times ops) between two looks at the clock: about a third of a second.
-_CHUNK = 2e7
+#: Moves times ops between two draws of a seed, and work (readers asked, positions changed) between two looks at the clock: about
+#: a third of a second, or less.
+_CHUNK, _SLICE = 2e7, 50_000_000
 #: Most ops recomputed together in one move, and most ops moved together.
 _TOGETHER, _BLOCK = 64, 14
-#: Places in `_Memory.figures`.
-_COST, _EXCESS, _WEIGHT = 0, 1, 2
+#: Places in `_Memory.figures`: of the best sequence; of the run; and where a slice goes on: the temperature, the value of the
+#: sequence, moves since the weight was adjusted, and those of them within the budget.
+_COST, _EXCESS, _WEIGHT, _TEMPERATURE, _CURRENT, _SINCE, _WITHIN = range(7)
 
 
 class _Memory(NamedTuple):
@@ -118,7 +121,7 @@ class Anneal:
         memory = _Memory(
             np.zeros(capacity, np.int64),
             np.zeros(1, np.int64),
-            np.array([np.inf, np.inf, _PENALTY]),
+            np.array([np.inf, np.inf, _PENALTY, 0.0, 0.0, 0.0, 0.0]),
             np.zeros(4 * capacity, np.int64),
             np.zeros(self.problem.graph.num_ops, np.int64),
         )
@@ -127,9 +130,12 @@ class Anneal:
         done = 0
         while done < moves and not stop():
             count = min(chunk, moves - done)
-            warm = [hot * (cold / hot) ** (step / moves) for step in (done, done + count)]
-            seed = int((rng or self._rng).integers(2**31))
-            _chunk(arrays, state, memory, self._limit, self._reorder, shifts_only, warm[0], warm[1], count, seed)
+            warm, cool = (hot * (cold / hot) ** (step / moves) for step in (done, done + count))
+            _seed(int((rng or self._rng).integers(2**31)))
+            made = 0
+            while made < count and not (made and stop()):
+                until = state[COUNT, WORK] + _SLICE
+                made = _chunk(arrays, state, memory, self._limit, self._reorder, shifts_only, warm, cool, made, count, until)
             done += count
         return evaluate(self.problem.graph, memory.best[: memory.length[0]].tolist())
 
@@ -145,6 +151,12 @@ def _remember(state: Ints, memory: _Memory) -> None:
             memory.best[p] = state[OP, state[ORDER, p]]
 
 
+@kernel()
+def _seed(seed: int) -> None:
+    """For the numbers drawn in this thread."""
+    np.random.seed(seed)
+
+
 @kernel(nogil=True)
 def _chunk(
     arrays: SequenceArrays,
@@ -155,29 +167,32 @@ def _chunk(
     shifts_only: bool,
     hot: float,
     cold: float,
+    made: int,
     moves: int,
-    seed: int,
-) -> None:
-    """`moves` moves while the temperature falls from `hot` to `cold`."""
-    np.random.seed(seed)
-    unit = 1.0 / max(limit, 1)
-    weight = memory.figures[_WEIGHT]
-    current = state[COUNT, TOTAL] / IDEAL + weight * unit * state[COUNT, EXCESS]
-    within, since, period = 0, 0, _ADJUST_EVERY + arrays.table[SHAPE, 0]
+    until: int,
+) -> int:
+    """`moves` moves while the temperature falls from `hot` to `cold`, of which some are `made`; returns how many are, at latest when
+    the work is `until`."""
+    figures, unit = memory.figures, 1.0 / max(limit, 1)
+    weight, period = figures[_WEIGHT], _ADJUST_EVERY + arrays.table[SHAPE, 0]
     cooling = (cold / hot) ** (1.0 / moves)
-    temperature = hot
-    for number in range(moves):
+    if made == 0:
+        figures[_TEMPERATURE], figures[_SINCE], figures[_WITHIN] = hot, 0, 0
+        figures[_CURRENT] = state[COUNT, TOTAL] / IDEAL + weight * unit * state[COUNT, EXCESS]
+    temperature, current, since, within = figures[_TEMPERATURE], figures[_CURRENT], figures[_SINCE], figures[_WITHIN]
+    while made < moves and state[COUNT, WORK] < until:
         temperature *= cooling
         choice = np.random.random()
         if shifts_only:
             _shift(arrays, state, memory.stack, limit, reorder, False)
         elif choice < 0.3:
             if _drop_one(arrays, state, memory.stack, limit, reorder) and choice < 0.12:
-                _recompute(arrays, state, memory, limit, reorder, number)
+                _recompute(arrays, state, memory, limit, reorder, made)
         elif choice < (0.7 if reorder else 0.8):
-            _recompute(arrays, state, memory, limit, reorder, number)
+            _recompute(arrays, state, memory, limit, reorder, made)
         else:
             _shift(arrays, state, memory.stack, limit, reorder, not reorder)
+        made += 1
         if state[COUNT, CHANGES] > 0:
             value = state[COUNT, TOTAL] / IDEAL + weight * unit * state[COUNT, EXCESS]
             if value <= current or np.random.random() < np.exp((current - value) / temperature):
@@ -193,9 +208,11 @@ def _chunk(
                 weight = min(weight * _ADJUST_BY, _PENALTY_RANGE[1])
             elif within == period:
                 weight = max(weight / _ADJUST_BY, _PENALTY_RANGE[0])
-            within = since = 0
+            within = since = 0.0
             current = state[COUNT, TOTAL] / IDEAL + weight * unit * state[COUNT, EXCESS]
-    memory.figures[_WEIGHT] = weight
+    figures[_WEIGHT], figures[_TEMPERATURE], figures[_CURRENT] = weight, temperature, current
+    figures[_SINCE], figures[_WITHIN] = since, within
+    return made
 
 
 @kernel()

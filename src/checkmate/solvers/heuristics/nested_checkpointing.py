@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...graph import Graph
 from ...schedule import Free, steps_from_sequence
@@ -57,6 +58,10 @@ class NestedNumbers(Numbers):
 
 
 NESTED_NUMBERS = NestedNumbers()
+
+
+Floats32 = npt.NDArray[np.float32]
+Shorts = npt.NDArray[np.int16]
 
 
 @dataclass(frozen=True)
@@ -153,15 +158,15 @@ SegmentSolver = Callable[[Search, int], None]
 
 
 class SegmentOptions:
-    """Schedules of a segment that need at most `memory_limit` bytes; none beats another in everything."""
+    """Schedules of a segment that need at most `capacity` bytes; none beats another in everything."""
 
-    def __init__(self, one: SegmentGraph, solve_segment: SegmentSolver, memory_limit: int, seed: int, numbers: NestedNumbers):
-        self.segment, self.solve_segment, self.memory_limit, self.seed = one, solve_segment, memory_limit, seed
+    def __init__(self, one: SegmentGraph, solve_segment: SegmentSolver, capacity: int, seed: int, numbers: NestedNumbers):
+        self.segment, self.solve_segment, self.capacity, self.seed = one, solve_segment, capacity, seed
         self.numbers = numbers
         self.options: list[SegmentOption] = []
         self._shares: set[float] = set()  # those that have been looked at
         self.plain = _option(one, range(one.graph.num_ops))
-        if max(self.plain.forward_peak, self.plain.backward_peak) <= memory_limit:
+        if max(self.plain.forward_peak, self.plain.backward_peak) <= capacity:
             self._consider(self.plain)
 
     def _consider(self, option: SegmentOption) -> None:
@@ -172,7 +177,7 @@ class SegmentOptions:
         """Look for options that hold at most this share of all that the segment makes; are there any?"""
         one, graph = self.segment, self.segment.graph
         around = graph.working_set(one.gap)
-        least, most = graph.min_working_set, min(graph.no_recompute_peak, self.memory_limit)
+        least, most = graph.min_working_set, min(graph.no_recompute_peak, self.capacity)
         peak = math.inf
         for need in () if share in self._shares else self.numbers.need:
             limit = int(least + need * (most - least))
@@ -223,9 +228,9 @@ class Nested:
     Args:
         solve_segment: a method for graphs of a few dozen ops.
         most, early, tail: see `segments.cut`.
-        memory_limit: most bytes that will be asked for, without fixed memory.
-        limits: once over, no more options are looked for.
-        known: options of segments by signature, from others for the same memory limit; what is found is added.
+        capacity: most bytes that will be asked for, without fixed memory.
+        limits: once over, no more options are looked for, and nothing is found.
+        known: options of segments by signature, from others for the same capacity; what is found is added.
         numbers: what it spends.
     """
 
@@ -234,7 +239,7 @@ class Nested:
         problem: Problem,
         solve_segment: SegmentSolver,
         most: int,
-        memory_limit: int,
+        capacity: int,
         seed: int,
         limits: Limits | None = None,
         early: bool = False,
@@ -251,7 +256,7 @@ class Nested:
         known = {} if known is None else known
         for one in self._segment_graphs:
             if one.signature() not in known:
-                known[one.signature()] = SegmentOptions(one, solve_segment, memory_limit, seed, numbers)
+                known[one.signature()] = SegmentOptions(one, solve_segment, capacity, seed, numbers)
         mine = [known[key] for key in dict.fromkeys(one.signature() for one in self._segment_graphs)]
         # Where all may be held and there still is no option, there is no schedule of the whole either.
         all(options.add(share, self.limits) for share in numbers.hold for options in mine)
@@ -284,19 +289,25 @@ class Nested:
         """The cheapest nested schedule within `budget` bytes (fixed memory included); None if there is none."""
         if self.segments is None or not all(self._options):
             return None
-        memory_limit = float(budget - self.graph.fixed_memory)
+        capacity = float(budget - self.graph.fixed_memory)
         lowest = min(option.forward_peak for offered in self._options for option in offered)
-        if memory_limit <= lowest:
+        if capacity <= lowest:
             return None
         levels = min(self.numbers.levels, self.numbers.level_work // len(self._segment_graphs) ** 2)
-        unit = (memory_limit - lowest) / levels
+        unit = (capacity - lowest) / levels
         self.limits.work.spend(nested_cells(levels * self._arrays.cells()))
-        cost, choice = _solve(self._arrays, lowest, unit, levels)
+        count = len(self._segment_graphs)
+        cost = np.full((count, count, levels + 1), np.inf, np.float32)
+        choice = np.zeros((count, count, levels + 1), np.int16)
+        for width in range(count):
+            if width and self.limits.stop():
+                return None
+            _solve(self._arrays, cost, choice, width, lowest, unit)
         if not np.isfinite(cost[0, -1, -1]):
             return None
         return evaluate(self.graph, self._sequence(choice, unit, levels))
 
-    def _sequence(self, choice: np.ndarray, unit: float, levels: int) -> list[int]:
+    def _sequence(self, choice: Shorts, unit: float, levels: int) -> list[int]:
         """The ops of the whole graph, read off the choices."""
         sequence: list[int] = []
         done: set[int] = set()
@@ -350,45 +361,42 @@ def _below(level: int, size: float, unit: float) -> int:
 
 
 @kernel()
-def _solve(tables: _Tables, lowest: float, unit: float, levels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Per first and last segment and level of memory the cost, and the choice: an option, or minus the segment to split at."""
+def _solve(tables: _Tables, cost: Floats32, choice: Shorts, width: int, lowest: float, unit: float) -> None:
+    """Per first segment, for the last one `width` behind it, and level of memory the cost, and the choice: an option, or minus the segment
+    to split at. Smaller widths come first."""
     options, advance = tables.options, tables.advance
-    count, most = options.shape[0], options.shape[1]
-    cost = np.full((count, count, levels + 1), np.inf, np.float32)
-    choice = np.zeros((count, count, levels + 1), np.int16)
-    for width in range(count):
-        for first in range(count - width):
-            last = first + width
-            base = tables.before[last]
-            for level in range(levels + 1):
-                memory = lowest + level * unit
-                best, chosen = np.inf, 0
-                for option in range(most):
-                    held, forward_peak, backward_peak, value, again, alone_peak, alone = options[first, option]
-                    if value == np.inf:
-                        break
-                    if last < count - 1:  # it has all run before
-                        value = again if width else alone
-                        forward_peak = forward_peak if width else alone_peak
-                    if forward_peak + base > memory or backward_peak + tables.after[first] > memory:
+    count, most, levels = options.shape[0], options.shape[1], cost.shape[2] - 1
+    for first in range(count - width):
+        last = first + width
+        base = tables.before[last]
+        for level in range(levels + 1):
+            memory = lowest + level * unit
+            best, chosen = np.inf, 0
+            for option in range(most):
+                held, forward_peak, backward_peak, value, again, alone_peak, alone = options[first, option]
+                if value == np.inf:
+                    break
+                if last < count - 1:  # it has all run before
+                    value = again if width else alone
+                    forward_peak = forward_peak if width else alone_peak
+                if forward_peak + base > memory or backward_peak + tables.after[first] > memory:
+                    continue
+                if width > 0:
+                    left = _below(level, held, unit)
+                    if left < 0:
                         continue
-                    if width > 0:
-                        left = _below(level, held, unit)
-                        if left < 0:
-                            continue
-                        value += cost[first + 1, last, left]
+                    value += cost[first + 1, last, left]
+                if value < best:
+                    best, chosen = value, option
+            left = _below(level, tables.enters[first], unit)
+            if width > 0 and left >= 0 and advance[first, 1] + base <= memory:
+                run = 0.0
+                for split in range(first + 1, last + 1):
+                    run += advance[split - 1, 2 if last == count - 1 else 3]
+                    if split > first + 1 and advance[split - 1, 0] + tables.enters[first] + base > memory:
+                        break
+                    value = run + cost[split, last, left] + cost[first, split - 1, level]
                     if value < best:
-                        best, chosen = value, option
-                left = _below(level, tables.enters[first], unit)
-                if width > 0 and left >= 0 and advance[first, 1] + base <= memory:
-                    run = 0.0
-                    for split in range(first + 1, last + 1):
-                        run += advance[split - 1, 2 if last == count - 1 else 3]
-                        if split > first + 1 and advance[split - 1, 0] + tables.enters[first] + base > memory:
-                            break
-                        value = run + cost[split, last, left] + cost[first, split - 1, level]
-                        if value < best:
-                            best, chosen = value, -split
-                cost[first, last, level] = best
-                choice[first, last, level] = chosen
-    return cost, choice
+                        best, chosen = value, -split
+            cost[first, last, level] = best
+            choice[first, last, level] = chosen

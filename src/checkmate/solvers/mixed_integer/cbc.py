@@ -63,16 +63,17 @@ def solve_with_cbc(program: Program, seconds: float, gap: float, search: Search)
     }
     words = [word for name, value in options.items() for word in (f"-{name}", value)]
     command = [path, str(folder / _MODEL), *words, "-solve", "-solution", str(folder / _SOLUTION)]
-    # A session of its own: Ctrl-C in the terminal comes through `search`, once, and not twice.
-    process = subprocess.Popen(
-        [*interpreter.command("-S", guard.__file__), str(folder), _CODE, *command],
-        env=interpreter.environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        bufsize=0,
-    )
+    try:
+        process = interpreter.start(
+            ["-S", guard.__file__, str(folder), _CODE, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+        )
+    except CheckmateError:
+        folder.rmdir()
+        raise
     with process:  # leaving it closes standard input, whereupon CBC is killed and the folder goes, and waits for that
         try:
             write_mps(program.arrays(), folder / _MODEL)

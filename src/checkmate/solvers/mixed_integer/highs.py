@@ -13,6 +13,7 @@ from ..interface.work import highs as highs_work
 from ..interface.work import highs_calls, interior_point
 from ..representation.graph_arrays import Floats, Ints
 from .program import Answer, ProgramArrays
+from .proven_bounds import DUAL_TOLERANCE, ROW_TOLERANCE, dual_bound, mip_error
 
 # HiGHS keeps one scheduler per process: its size must be the same for every solve.
 THREADS = 1
@@ -48,11 +49,14 @@ def minimise(
         "mip_abs_gap": absolute_gap,
         "mip_rel_gap": 0.0,
         "random_seed": seed,
+        "dual_feasibility_tolerance": DUAL_TOLERANCE,
+        "mip_feasibility_tolerance": ROW_TOLERANCE if tolerance is None else tolerance,
     }
     if tolerance is not None:
-        options |= {"primal_feasibility_tolerance": tolerance, "mip_feasibility_tolerance": tolerance}
+        options["primal_feasibility_tolerance"] = tolerance
     if work < np.inf:
         options |= dict.fromkeys(_UNCOUNTED, False)
+    error = mip_error(arrays, options["mip_feasibility_tolerance"])
     highs = _solver(lp, options)
     if start is not None:
         highs.setSolution(len(start[0]), start[0].astype(np.int32), start[1])
@@ -62,7 +66,7 @@ def minimise(
     def on_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
         nonlocal calls
         calls += 1
-        if calls > most_calls or stop(event.data_out.mip_dual_bound):
+        if calls > most_calls or stop(event.data_out.mip_dual_bound - error):
             event.interrupt()
 
     if arrays.integer.any():
@@ -80,9 +84,10 @@ def minimise(
     objective = info.objective_function_value if feasible else np.inf
     optimal = status == highspy.HighsModelStatus.kOptimal
     if arrays.integer.any():
-        bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else -np.inf
+        bound = info.mip_dual_bound - error if np.isfinite(info.mip_dual_bound) else -np.inf
     else:
-        bound = objective if optimal else -np.inf
+        solution = highs.getSolution()
+        bound = dual_bound(arrays, np.array(solution.row_dual)) if solution.dual_valid else -np.inf
     return Answer(x, objective, bound, False, optimal, highs_work(arrays.matrix.nnz, calls))
 
 
@@ -91,15 +96,16 @@ def relax(arrays: ProgramArrays, time_limit: float, stop: Callable[[], bool] = l
 
     The bound is that of weak duality, computed from the row duals, whatever state the solver stopped in.
     """
+    deadline = time.perf_counter() + time_limit
     lp = _lp(arrays)
     lp.integrality_ = []
-    highs = _solver(lp, {"time_limit": max(0.01, time_limit), "solver": "ipm", "run_crossover": "off"})
+    highs = _solver(lp, {"time_limit": max(0.01, deadline - time.perf_counter()), "solver": "ipm", "run_crossover": "off"})
     _stop_linear(highs, stop)
     highs.run()
     if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
         return Answer(None, np.inf, np.inf, True, False)
     solution = highs.getSolution()
-    bound = arrays.dual_bound(np.array(solution.row_dual)) if solution.dual_valid else -np.inf
+    bound = dual_bound(arrays, np.array(solution.row_dual)) if solution.dual_valid else -np.inf
     if not solution.value_valid:
         return Answer(None, np.inf, bound, False, False)
     x = np.clip(np.array(solution.col_value), arrays.lower, 1.0)

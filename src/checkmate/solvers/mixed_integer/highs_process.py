@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import subprocess
 import tempfile
 import threading
 import time
@@ -45,15 +44,16 @@ class Worker:
         theirs_in, self._ours_out = Pipe(duplex=False)
         self._ours_in, theirs_out = Pipe(duplex=False)
         with theirs_in, theirs_out:
-            # A session of its own: Ctrl-C in the terminal comes through the search that asks.
-            self._process = subprocess.Popen(
-                [*interpreter.command("-c", _START), *interpreter.search_path()],
-                env=interpreter.environment(),
-                stdin=theirs_in.fileno(),
-                stdout=theirs_out.fileno(),
-                stderr=self._errors,
-                start_new_session=True,
-            )
+            try:
+                self._process = interpreter.start(
+                    ["-c", _START, *interpreter.search_path()],
+                    stdin=theirs_in.fileno(),
+                    stdout=theirs_out.fileno(),
+                    stderr=self._errors,
+                )
+            except CheckmateError:
+                self._errors.close()
+                raise
 
     @property
     def pid(self) -> int:

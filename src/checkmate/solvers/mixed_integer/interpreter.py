@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy
+
+from ...errors import CheckmateError
 
 #: Of these the new process needs what this one has.
 _PACKAGES = (Path(__file__).parents[2], Path(np.__file__).parent, Path(scipy.__file__).parent)
 
 
-def command(*options: str) -> list[str]:
-    """The start of the command line of a new interpreter."""
-    return [sys.executable, "-P", *options]
+def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """A new interpreter with these arguments, in a session of its own: Ctrl-C in the terminal comes through the search that asks.
 
+    PYTHONPATH is not handed on: it may name the current folder, and with it whatever lies there.
 
-def environment() -> dict[str, str]:
-    """Its environment variables. PYTHONPATH may name the current folder, and with it whatever lies there."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    Raises:
+        CheckmateError: it cannot be started.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    try:
+        return subprocess.Popen([sys.executable, "-P", *arguments], env=environment, start_new_session=True, **options)
+    except (OSError, TypeError) as error:  # an interpreter inside another program knows no executable: None
+        raise CheckmateError(f"cannot start another Python process ({sys.executable}): {error}") from None
 
 
 def search_path() -> list[str]:

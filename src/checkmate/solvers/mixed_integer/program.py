@@ -19,7 +19,7 @@ class Answer:
     Attributes:
         x: values of the variables; None without a feasible solution.
         objective: of x.
-        bound: proven lower bound on the objective.
+        bound: proven lower bound on the objective; with HiGHS, tolerances and rounding taken off.
         infeasible: proven to have no solution. optimal: solved within the gaps asked for.
         work: units, from those solvers that count it; see interface/work.py.
     """
@@ -47,17 +47,6 @@ class ProgramArrays:
     matrix: Any  # scipy.sparse.csc_matrix
     row_lower: Floats
     row_upper: Floats
-
-    def dual_bound(self, dual: Floats) -> float:
-        """The bound on the objective that these row multipliers prove, whatever they are.
-
-        That of weak duality: the least of the Lagrangian over the box of the variables.
-        """
-        positive = np.where(np.isfinite(self.row_lower), np.maximum(dual, 0.0), 0.0)
-        negative = np.where(np.isfinite(self.row_upper), np.minimum(dual, 0.0), 0.0)
-        reduced = self.cost - self.matrix.T @ (positive + negative)
-        rows = positive @ np.where(positive > 0, self.row_lower, 0.0) + negative @ np.where(negative < 0, self.row_upper, 0.0)
-        return float(rows + np.minimum(reduced * self.lower, reduced).sum())
 
 
 class Program:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .graph_arrays import Ints, Problem, compressed
+from .graph_arrays import Ints, Problem
 from .kernels import kernel
 
 #: Rows of `SequenceArrays.table`. Per op: where its inputs, its outputs begin in `SequenceArrays.links` (they end where the next
@@ -25,8 +25,9 @@ IN, OUT, COST, WORKSPACE, RECOMPUTABLE, PHASE, USERS, PRODUCER, SIZE, SHAPE = ra
 #: same op before and after (-1: none). Per op: its first and its last slot (-1: none). UNUSED: stack of free slots.
 #: COUNT: see below. KIND, WHAT, FROM, TO: the changes since the log was last empty.
 ORDER, LIVE, OP, POSITION, BEFORE, AFTER, FIRST, LAST, UNUSED, COUNT, KIND, WHAT, FROM, TO = range(14)
-#: Places in the row COUNT: length, sum of the bytes above the limit, free slots, logged changes, total cost, capacity.
-LENGTH, EXCESS, FREE, CHANGES, TOTAL, CAPACITY = range(6)
+#: Places in the row COUNT: length, sum of the bytes above the limit, free slots, logged changes, total cost, capacity, work done
+#: (readers asked, positions changed).
+LENGTH, EXCESS, FREE, CHANGES, TOTAL, CAPACITY, WORK = range(7)
 #: The ideal cost in units of COST and TOTAL: whole numbers, so that no error adds up.
 IDEAL = 1 << 44
 _INSERTED, _REMOVED, _MOVED = range(3)
@@ -58,15 +59,11 @@ def arrays_of(problem: Problem) -> SequenceArrays:
     graph = problem.graph
     n, m = graph.num_ops, graph.num_values
     kept = np.flatnonzero(problem.keep)
-    in_pointers, in_values = compressed([*(op.inputs for op in graph.ops), kept.tolist()])
-    out_pointers, out_values = problem.outputs
-    readers: list[list[int]] = [[] for _ in graph.values]
-    for index, op in enumerate(graph.ops):
-        for value in op.inputs:
-            readers[value].append(index)
-    for value in kept.tolist():
-        readers[value].append(n)
-    user_pointers, user_ops = compressed(readers)
+    (in_pointers, in_values), (out_pointers, out_values) = problem.inputs, problem.outputs
+    in_pointers, in_values = np.append(in_pointers, len(in_values) + len(kept)), np.append(in_values, kept)
+    user_pointers, user_ops = problem.users
+    user_ops = np.insert(user_ops, user_pointers[1:][kept], n)
+    user_pointers = user_pointers + np.append(0, np.cumsum(problem.keep))
     table = np.zeros((10, max(n, m) + 2), np.int64)
     table[IN, : n + 2] = in_pointers
     table[OUT, : n + 2] = np.append(out_pointers, out_pointers[-1]) + len(in_values)
@@ -117,12 +114,19 @@ def fill(arrays: SequenceArrays, state: Ints, sequence: Ints, limit: int) -> Non
         state[COUNT, TOTAL] += arrays.table[COST, op]
     for p in range(length):
         op = state[OP, p]
-        state[LIVE, p] += arrays.table[WORKSPACE, op]
         for x in range(arrays.table[OUT, op], arrays.table[OUT, op + 1]):
+            # What comes and what goes, at first.
             value = arrays.links[x]
-            for q in range(p, end(arrays, state, p, value) + 1):
-                state[LIVE, q] += arrays.table[SIZE, value]
+            state[LIVE, p] += arrays.table[SIZE, value]
+            gone = end(arrays, state, p, value) + 1
+            if gone < length:
+                state[LIVE, gone] -= arrays.table[SIZE, value]
+    live = 0
+    for p in range(length):
+        live += state[LIVE, p]
+        state[LIVE, p] = live + arrays.table[WORKSPACE, state[OP, p]]
     state[COUNT, LENGTH] = length
+    state[COUNT, WORK] = 0
     state[COUNT, EXCESS] = np.maximum(state[LIVE, :length] - limit, 0).sum()
     state[COUNT, FREE] = capacity - length
     state[COUNT, CHANGES] = 0
@@ -136,6 +140,7 @@ def end(arrays: SequenceArrays, state: Ints, slot: int, value: int) -> int:
     begin, following = state[POSITION, slot], state[AFTER, slot]
     limit = state[POSITION, following] if following >= 0 else state.shape[1]
     result = begin
+    state[COUNT, WORK] += arrays.table[USERS, value + 1] - arrays.table[USERS, value]
     for x in range(arrays.table[USERS, value], arrays.table[USERS, value + 1]):
         reader = state[LAST, arrays.links[x]]
         while reader >= 0 and state[POSITION, reader] > limit:
@@ -150,6 +155,7 @@ def next_reader(arrays: SequenceArrays, state: Ints, slot: int, value: int, afte
     """The first position past `after` that reads `value` as computed in `slot`; -1 if there is none."""
     following = state[AFTER, slot]
     limit = state[POSITION, following] if following >= 0 else state.shape[1]
+    state[COUNT, WORK] += arrays.table[USERS, value + 1] - arrays.table[USERS, value]
     for x in range(arrays.table[USERS, value], arrays.table[USERS, value + 1]):
         reader = state[LAST, arrays.links[x]]
         while reader >= 0 and state[POSITION, reader] > after:
@@ -174,6 +180,7 @@ def _add(state: Ints, begin: int, stop: int, size: int, limit: int) -> None:
     """`size` more bytes live at positions begin, ..., stop - 1."""
     live = state[LIVE]
     excess = 0
+    state[COUNT, WORK] += max(0, stop - begin)
     for p in range(begin, stop):
         old = live[p]
         live[p] = old + size

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ def compressed(lists: Iterable[Sequence[int]]) -> tuple[Ints, Ints]:
     rows = list(lists)
     pointers = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=pointers[1:])
-    return pointers, np.fromiter((x for row in rows for x in row), np.int64, int(pointers[-1]))
+    return pointers, np.fromiter(chain.from_iterable(rows), np.int64, int(pointers[-1]))
 
 
 @dataclass(frozen=True)
@@ -98,20 +99,19 @@ class Problem:
     @cached_property
     def users(self) -> tuple[Ints, Ints]:
         """Ops that read each value, ascending, compressed."""
-        rows: list[list[int]] = [[] for _ in self.graph.values]
-        for index, op in enumerate(self.graph.ops):
-            for value in op.inputs:
-                rows[value].append(index)
-        return compressed(rows)
+        values, ops = self.edges
+        pointers = np.zeros(self.graph.num_values + 1, np.int64)
+        np.cumsum(np.bincount(values, minlength=self.graph.num_values), out=pointers[1:])
+        return pointers, ops[np.argsort(values, kind="stable")]
 
     @cached_property
-    def claiming(self) -> Ints:
-        """Per value the last op of its phase that reads it, or -1."""
+    def last_reader_in_phase(self) -> Ints:
+        """Per value the last op that reads it in the phase (backward or not) of its producer, or -1."""
         values, users = self.edges
         same = self.backward[users] == self.backward[self.producer[values]]
-        claiming = np.full(self.graph.num_values, -1)
-        np.maximum.at(claiming, values[same], users[same])
-        return claiming
+        last = np.full(self.graph.num_values, -1)
+        np.maximum.at(last, values[same], users[same])
+        return last
 
     @cached_property
     def edges(self) -> tuple[Ints, Ints]:
@@ -122,7 +122,10 @@ class Problem:
     @cached_property
     def working_set(self) -> Floats:
         """Bytes each op needs live while it runs."""
-        return np.array([self.graph.working_set(i) for i in range(self.graph.num_ops)], np.float64)
+        values, ops = self.edges
+        read = np.bincount(ops, self.size[values], self.graph.num_ops)
+        made = np.bincount(self.producer, self.size, self.graph.num_ops)
+        return self.workspace + read + made
 
     @cached_property
     def profile(self) -> Floats:

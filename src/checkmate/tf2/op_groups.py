@@ -1,7 +1,7 @@
-"""Ops of a trace -> units of planning: what is computed, and computed again, together.
+"""Ops of a trace -> the groups that are planned: what is computed, and computed again, together.
 
-A unit is one op that takes memory, with the elementwise ops that write into its result in place; or a run of small ops.
-Constants and aliases belong to no unit: they take no memory and are emitted where they are needed.
+A group is one op that takes memory, with the elementwise ops that write into its result in place; or a run of small ops.
+Constants and aliases belong to no group: they take no memory and are emitted where they are needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .trace import Traced, is_fixed
 
 
 @dataclass(eq=False)
-class Unit:
+class OpGroup:
     """Ops that are emitted together.
 
     Attributes:
@@ -39,12 +39,12 @@ class Unit:
         return str(self.ops[-1].name)
 
 
-def make_units(traced: Traced) -> list[Unit]:
-    """Units in execution order; every op that is not free is in exactly one."""
+def make_groups(traced: Traced) -> list[OpGroup]:
+    """Groups in execution order; every op that is not free is in exactly one."""
     uses = Counter(root(t).name for op in traced.ops if not is_free(op) for t in op.inputs)
     uses.update(root(t).name for t in traced.outputs)
     blocks = _blocks(traced.ops, uses)
-    units: list[Unit] = []
+    groups: list[OpGroup] = []
     reads: list[tf.Operation] = []
     open_run: set[str] | None = None  # big values that the current run of small ops reads
     for op in traced.ops:
@@ -57,20 +57,20 @@ def make_units(traced: Traced) -> list[Unit]:
             continue
         if len(block) > 1 or is_big(op):
             recomputable = any(map(is_recomputable, block)) and all(is_recomputable(o) or o.type == "BiasAddGrad" for o in block)
-            units.append(Unit([*reads, *block], recomputable))
+            groups.append(OpGroup([*reads, *block], recomputable))
             open_run = None
         else:
             big = {r.name for r in map(root, op.inputs) if not is_fixed(r) and is_big(r.op)}
             if open_run is None or not (big <= open_run or not open_run):
-                units.append(Unit([*reads, op], False))
+                groups.append(OpGroup([*reads, op], False))
                 open_run = big
             else:
-                units[-1].first += [*reads, op]
+                groups[-1].first += [*reads, op]
                 open_run |= big
         reads = []
-    if reads and units:  # nothing follows them: only an output can need them
-        units[-1].first += reads
-    return units
+    if reads and groups:  # nothing follows them: only an output can need them
+        groups[-1].first += reads
+    return groups
 
 
 def _blocks(ops: Sequence[tf.Operation], uses: Mapping[str, int]) -> dict[str, list[tf.Operation]]:

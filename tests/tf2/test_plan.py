@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -11,10 +10,13 @@ import tensorflow as tf
 
 import checkmate
 import checkmate.tf2
-from checkmate.tf2 import planning, profile
+from checkmate.planning import Allowance, Options, environment, memory
+from checkmate.planning import plan as planning
+from checkmate.planning.cost_cache import close_cost_caches
+from checkmate.planning.environment import processor_name
+from checkmate.tf2 import profile
 from checkmate.tf2.keras_step import build, training_step
-from checkmate.tf2.options import Options
-from checkmate.tf2.planning import make_plan
+from checkmate.tf2.plan import make_plan
 from checkmate.tf2.profile import profile_ops
 from checkmate.tf2.step import capture_step
 from tf2_models import CASES, tensors
@@ -57,11 +59,11 @@ def test_a_workspace_does_not_depend_on_the_memory_pool(directory: Path) -> None
     (op,) = [op for op in graph.get_operations() if op.type == "Tanh"]
     pieces = [tf.raw_ops.Empty(shape=[3 * mebi], dtype=tf.uint8, init=False) for _ in range(20)]
     del pieces[::2]
-    profile._cache.cache_clear()
+    close_cost_caches()
     try:
         (cost,) = profile_ops([op]).values()
     finally:
-        profile._cache.cache_clear()
+        close_cost_caches()
     assert len(pieces) == 10
     assert cost.workspace == 0
 
@@ -75,11 +77,30 @@ def test_a_plan_is_ported_to_another_batch_size(directory: Path, monkeypatch: py
     options = Options(cost_model="flops", time_limit=3, gap=0.02)
     large = capture_step(step, (x, y), options)
     small = capture_step(step, (x[:7], y[:7]), options)
-    options = replace(options, budget=int(0.5 * large.graph.no_recompute_peak))
-    first = make_plan(large, options)
+    allowance = Allowance(int(0.5 * large.graph.no_recompute_peak))
+    first = make_plan(large, options, allowance)
     assert first.schedule.num_recomputations > 0
     monkeypatch.setattr(planning, "solve_cached", None)  # must not be needed
-    ported = make_plan(small, options, others=[first])
+    ported = make_plan(small, options, allowance, others=[first])
     assert ported.schedule.steps == first.schedule.steps
     assert ported.predicted_peak < first.predicted_peak
     assert ported.schedule.lower_bound <= ported.schedule.cost
+
+
+def test_auto_is_resolved_once_and_everything_says_the_same(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    amounts = iter([5 * 2**30, 2**20])  # the second time the model's own memory is taken
+    monkeypatch.setattr(memory, "available_memory", lambda: next(amounts))
+    case = CASES["conv"]()
+    step = checkmate.tf2.compile(case.make(), case.loss, case.optimizer(), case.x, case.y, cost_model="flops")
+    step(case.x[:5], case.y[:5])
+    assert len(step.plans) == 2
+    for plan in step.plans:
+        assert plan.budget == plan.schedule.budget == 4 * 2**30
+
+
+def test_costs_are_kept_for_this_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = profile.tf_environment("CPU:0")
+    assert here["processor"] == processor_name()
+    assert here["threads"] >= 1
+    monkeypatch.setattr(environment, "processor_name", lambda: "another processor")
+    assert profile.tf_environment("CPU:0") != here

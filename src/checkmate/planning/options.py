@@ -1,0 +1,79 @@
+"""What a user can say about a plan, whatever the framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..errors import UnknownMethod
+from ..units import Budget, parse_bytes
+from .op_costs import check_cost_model
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `checkmate.torch.compile`, of `torch.compile(..., backend="checkmate", options={...})`, of `checkmate.tf2.compile`
+    and of `checkmate.tf2.prepare`.
+
+    Attributes:
+        budget: bytes that the step may have live at its peak: a number, "4GiB", "50%", or "auto". "auto" is the memory of the
+            device less 10% on an accelerator, and on the CPU 80% of the memory that is available to the process (the limits of
+            containers count), rounded down so that it stays the same from one run to the next. A percentage is of the plain peak
+            of each training graph. In PyTorch it does not bind a model that runs without gradients: that keeps no activations, so
+            that there is little to save; a budget in bytes and "auto" bind that too.
+        reserved: bytes that live outside the step. None: in PyTorch on CUDA, what is allocated when the step is planned beyond the
+            step's own inputs, such as the state of the optimizer; elsewhere 0. In TensorFlow the step's inputs, the variables of the
+            model and of the optimizer are counted by themselves.
+        method, order, gap, time_limit, seed: as in `checkmate.solve`.
+        cost_model: "profile" runs every distinct op on the device, "flops" runs nothing.
+    """
+
+    budget: Budget = "auto"
+    reserved: Budget | None = None
+    method: str = "auto"
+    order: str = "given"
+    gap: float = 1e-3
+    time_limit: float = 30.0
+    seed: int = 0
+    cost_model: str = "profile"
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> Options:
+        """Options from keywords.
+
+        Raises:
+            UnknownMethod: a keyword that is not an option. BudgetError: an amount that cannot be read.
+        """
+        valid = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in valid:
+                raise UnknownMethod(f"unknown option {name!r}: choose among {', '.join(valid)}")
+        options = cls(**given)
+        options.total(1 << 40, lambda: 1)  # refuse what cannot be read before any work is done
+        options.reserved_bytes()
+        check_cost_model(options.cost_model)
+        return options
+
+    @property
+    def is_relative(self) -> bool:
+        """The budget is a percentage of each graph's plain peak."""
+        return isinstance(self.budget, str) and self.budget.strip().endswith("%")
+
+    def total(self, plain_peak: int, automatic: Callable[[], int]) -> int:
+        """The budget in bytes, everything included.
+
+        Args:
+            plain_peak: bytes that plain training takes, what is reserved included. automatic: what "auto" comes to on the device.
+        """
+        return automatic() if self.budget == "auto" else parse_bytes(self.budget, percent_of=plain_peak)
+
+    def reserved_bytes(self, unsaid: int = 0) -> int:
+        """Bytes outside the step; `unsaid`: as far as the front end knows by itself."""
+        if self.reserved is None:
+            return unsaid
+        return parse_bytes(self.reserved) if self.reserved != 0 else 0
+
+    def search(self) -> dict[str, Any]:
+        """Those that `checkmate.solve` takes."""
+        return {name: getattr(self, name) for name in ("method", "order", "time_limit", "gap", "seed")}

@@ -1,0 +1,116 @@
+"""A graph, the user's options and what of the budget is left -> a plan. Nothing is run here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..errors import InfeasibleBudget, InvalidSchedule
+from ..graph import Graph
+from ..schedule import Schedule
+from ..units import format_bytes
+from .budget import Allowance
+from .options import Options
+from .plan_cache import solve_cached
+
+
+@dataclass(eq=False)
+class Plan:
+    """How a step runs at one set of input shapes.
+
+    Attributes:
+        graph: the step. schedule: how it runs; in its graph, what of the budget is taken counts as fixed memory.
+        allowance: the budget, everything included, and what of it is taken.
+        modelled_peak: bytes that the step takes at its peak by the model of its ops, everything outside the step included.
+        rehearsed_peak: the same, measured when the plan was tried out without changing anything; None where it was not.
+        measured_peak: bytes, of the steps that were measured; None before the first, or where nothing can be measured.
+        executions: steps run so far.
+    """
+
+    graph: Graph
+    schedule: Schedule
+    allowance: Allowance
+    modelled_peak: int
+    rehearsed_peak: int | None = None
+    measured_peak: int | None = None
+    executions: int = 0
+
+    @property
+    def budget(self) -> int:
+        """Bytes, everything included."""
+        return self.allowance.total
+
+    @property
+    def reserved(self) -> int:
+        """Bytes outside the step."""
+        return self.allowance.reserved
+
+    @property
+    def margin(self) -> int:
+        """Bytes left free because an earlier plan took that much more than predicted."""
+        return self.allowance.margin
+
+    @property
+    def outside(self) -> int:
+        """Bytes that other graphs of the model hold while this one runs."""
+        return self.allowance.outside
+
+    @property
+    def simulated_peak(self) -> int:
+        """Bytes that the step takes at its peak when every value lives until the schedule frees it, everything included."""
+        return self.schedule.peak - self.margin
+
+    @property
+    def predicted_peak(self) -> int:
+        """Peak of live bytes that the plan promises: as rehearsed, or else as modelled."""
+        return self.modelled_peak if self.rehearsed_peak is None else self.rehearsed_peak
+
+    def excess_of(self, peak: int) -> str:
+        """Words for a step that took more than its budget."""
+        return (
+            f"peaked at {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(self.budget)} ({self.budget} bytes; "
+            f"{self.modelled_peak} were predicted)"
+        )
+
+
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
+
+
+def make_plan(
+    graph: Graph, options: Options, allowance: Allowance, kind: type[AnyPlan], others: Sequence[Plan] = (), **own: Any
+) -> AnyPlan:
+    """Schedule a step under the budget.
+
+    Args:
+        kind: `Plan`, or what a front end makes of it. own: what that has besides.
+        others: plans at other shapes. Where the step is the same op by op, a schedule of theirs that fits is taken as it is.
+
+    Raises:
+        InfeasibleBudget: its numbers count everything, as the user's budget does.
+    """
+    limit = allowance.limit
+    try:
+        schedule = _ported(graph, limit, others) or solve_cached(graph, limit, **options.search())
+    except InfeasibleBudget as error:
+        raise allowance.of_user_error(error) from None
+    modelled = schedule.peak + allowance.reserved + allowance.outside
+    return kind(graph, allowance.of_user(schedule), allowance, modelled, **own)
+
+
+def _ported(graph: Graph, limit: int, others: Sequence[Plan]) -> Schedule | None:
+    """A schedule made for another batch size, if it runs here within the limit; None also where no recomputation is needed."""
+    if graph.no_recompute_peak <= limit:
+        return None
+    for plan in others:
+        if _names(plan.graph) == _names(graph):
+            schedule = Schedule(graph, plan.schedule.steps, limit, plan.schedule.method, graph.ideal_cost)
+            with suppress(InvalidSchedule):
+                if schedule.peak <= limit:
+                    return schedule
+    return None
+
+
+def _names(graph: Graph) -> tuple[list[str], list[str]]:
+    return [op.name for op in graph.ops], [value.name for value in graph.values]

@@ -1,0 +1,99 @@
+"""What PyTorch adds to plans: devices, percentages, and interrupts that interrupt."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+
+import checkmate
+import checkmate.torch
+from checkmate.errors import BudgetError
+from checkmate.planning import OpCost, environment, memory
+from checkmate.solvers import solving
+from checkmate.torch import profile
+from checkmate.torch.plan import automatic_budget
+from torch_models import case, train, twin
+
+#: Where the name that the test replaces is looked up.
+BACKEND = sys.modules["checkmate.torch.backend"]
+
+
+def test_auto_is_resolved_once_and_everything_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    amounts = iter([5 * 2**30, 2**20])  # the second time the model's own memory is taken
+    monkeypatch.setattr(memory, "available_memory", lambda: next(amounts))
+    which = case("residual")
+    model = checkmate.torch.compile(twin(which.model))
+    inputs, labels = which.inputs
+    for size in (4, 2):
+        model(inputs[:size], labels[:size]).backward()
+    for plan in checkmate.torch.plans(model):
+        assert plan.budget == plan.schedule.budget == 4 * 2**30
+
+
+def test_auto_on_a_device_that_does_not_say() -> None:
+    with pytest.raises(BudgetError, match="'meta' device"):
+        automatic_budget(torch.device("meta"))
+
+
+def test_a_percentage_does_not_bind_what_runs_without_gradients() -> None:
+    """As `Options` says: there is little to save, and half of so little often cannot be had; bytes bind it."""
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)])
+    x = torch.zeros(16, 64)
+    relative = checkmate.torch.compile(twin(model), budget="1%")
+    with torch.no_grad():
+        assert relative(x).shape == x.shape
+    assert checkmate.torch.plans(relative) == []
+    absolute = checkmate.torch.compile(twin(model), budget=1000)
+    with torch.no_grad(), pytest.raises(checkmate.InfeasibleBudget):
+        absolute(x)
+
+
+def test_ctrl_c_while_a_script_plans_interrupts_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    which = case("residual")
+    run = solving.run
+
+    def interrupted(search: Any, method: str) -> None:
+        run(search, method)
+        signal.raise_signal(signal.SIGINT)  # a schedule is there already
+
+    monkeypatch.setattr(solving, "run", interrupted)
+    model = checkmate.torch.compile(twin(which.model), budget="70%", gap=0.1, time_limit=2)
+    with pytest.raises(KeyboardInterrupt):
+        which.step(model)
+    assert not list(tmp_path.glob("plan-*"))
+    assert checkmate.torch.plans(model) == []
+    monkeypatch.setattr(solving, "run", run)
+    train(which, model, steps=1)  # and the model can be trained afterwards
+    assert len(checkmate.torch.plans(model)) == 1
+
+
+def test_the_budget_in_bytes_stays_when_a_step_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    which = case("residual")
+
+    def without_workspace(nodes: list[fx.Node], cost_model: str) -> dict[fx.Node, OpCost]:
+        return {node: OpCost(cost.seconds, 0) for node, cost in profile.profile_nodes(nodes, cost_model).items()}
+
+    monkeypatch.setattr(BACKEND, "profile_nodes", without_workspace)
+    model = checkmate.torch.compile(twin(which.model), budget="70%", time_limit=2, gap=0.05)
+    with pytest.warns(checkmate.torch.BudgetWarning, match="above the budget"):
+        which.step(model)
+    (first,) = checkmate.torch.plans(model)
+    monkeypatch.setattr(BACKEND, "profile_nodes", profile.profile_nodes)  # whose plain peak is another
+    which.step(model)
+    (second,) = checkmate.torch.plans(model)
+    assert second is not first
+    assert second.budget == second.schedule.budget == first.budget
+
+
+def test_costs_are_kept_for_this_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    caches = [profile._cache(torch.device("cpu"))]
+    monkeypatch.setattr(environment, "processor_name", lambda: "another processor")
+    caches.append(profile._cache(torch.device("cpu")))
+    assert caches[0] is not caches[1]
