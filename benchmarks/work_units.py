@@ -98,15 +98,9 @@ def lagrangian(graph: Graph) -> float:
 
 def block_programs(graph: Graph) -> float:
     """The bound for one way to cut."""
-    calls = 0
-
-    def count() -> bool:
-        nonlocal calls
-        calls += 1
-        return False
-
-    nested_bound(problem_of(graph), capacity(graph, 0.1), 1, 0, count)
-    return work.block_programs(11 * calls)
+    units = work.Work()
+    nested_bound(problem_of(graph), capacity(graph, 0.1), 1, work=units)
+    return units.done
 
 
 def sets_of_values(graph: Graph) -> float:

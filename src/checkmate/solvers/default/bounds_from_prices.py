@@ -6,13 +6,9 @@ import numpy as np
 
 from ..bounds.lagrangian_bound import LagrangianBound
 from ..bounds.nested_snapshot_bound import MULTIPLIERS, nested_bound, repeats
-from ..interface.work import block_programs
 from ..interface.work import lagrangian as lagrangian_work
 from ..representation.decoding import read_off
 from .common_state import State
-
-#: Programs that the nested snapshot bound solves between two questions whether to stop.
-_PROGRAMS = 11
 
 
 class BoundsFromPrices:
@@ -52,12 +48,8 @@ class BoundsFromPrices:
         state, search, compared = self.state, self.state.search, self.numbers.compared
         limits = search.limits(self.numbers.nested_share)
 
-        def stop() -> bool:
-            limits.work.spend(block_programs(_PROGRAMS))
-            return limits.over()
-
         def bound(cut: tuple[int, int], multipliers: int = MULTIPLIERS) -> float:
-            found = nested_bound(state.problem, state.capacity, *cut, stop, multipliers)
+            found = nested_bound(state.problem, state.capacity, *cut, limits.over, multipliers, limits.work)
             search.raise_bound(found, "bound from nested snapshots")
             return found
 

@@ -26,7 +26,7 @@ _SUCCESSORS = 5e6
 #: Entries of the tables of the Lagrangian relaxation, and a share that does not depend on them.
 _ENTRIES, _MORE_ENTRIES = 7.5e7, 100_000
 #: Programs of blocks; sets of values; cells of nested checkpointing.
-_PROGRAMS, _SETS, _CELLS = 1000, 2e6, 4e8
+_PROGRAMS, _SETS, _CELLS = 700, 2e6, 4e8
 
 
 @dataclass
