@@ -85,7 +85,6 @@ def random_edge_case(rng: random.Random, max_ops: int = 12, min_ops: int = 1) ->
     """A `random_graph` with one to three things that real graphs seldom have: see the names below."""
     graph = random_graph(rng, max_ops, min_ops)
     ops, values = list(graph.ops), list(graph.values)
-    total = sum(value.size for value in values) + sum(op.workspace for op in ops) + 1
     kinds = [
         "zero costs",
         "equal costs",
@@ -110,6 +109,7 @@ def random_edge_case(rng: random.Random, max_ops: int = 12, min_ops: int = 1) ->
             case "equal sizes":
                 values = [replace(value, size=7) for value in values]
             case "huge sizes":  # all together below 2^53, huge workspaces too
+                total = sum(value.size for value in values) + sum(op.workspace for op in ops) + len(values) + 1
                 unit = 2**53 // (64 * total)
                 values = [replace(value, size=value.size * unit + rng.randint(0, 1)) for value in values]
                 ops = [replace(op, workspace=op.workspace * unit) for op in ops]

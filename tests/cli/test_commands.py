@@ -238,7 +238,19 @@ def test_a_bound_above_a_cost_is_an_error(
     monkeypatch.setattr(search, "solve", solve)
     assert cli.main(["compare", graph_file, "--budget", "60%", "--methods", "auto", "milp"]) == 1
     line = error_line(capsys.readouterr().err)
-    assert "milp says that no schedule costs less than 20.2, but auto found one that costs 20.0: please report" in line
+    assert "milp says that no schedule costs less than 20.2, but auto found one that costs 20.0: this is a defect" in line
+
+
+def test_a_contradiction_within_a_search_is_no_row_of_a_table(
+    graph_file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def solve(*_: object) -> Schedule:
+        raise checkmate.Contradiction("one thing, but another")
+
+    monkeypatch.setattr(search, "solve", solve)
+    for command in (["compare", "--methods", "auto", "milp", "--budget"], ["sweep", "--budgets"]):
+        assert cli.main([command[0], graph_file, *command[1:], "60%"]) == 1
+        assert "one thing, but another" in error_line(capsys.readouterr().err)
 
 
 def test_sweep_and_compare_quiet(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,10 +11,13 @@ from ..graph import Graph
 from ..schedule import Schedule
 from ..units import Budget, parse_bytes
 from .interface.running_search import Search, check_seed
-from .smallest_budget import minimum_budget
+from .representation.compile_clock import search_clock
+from .smallest_budget import least_peak_found
 
 #: Shares of the time limit that a single batch size may take.
 _PROBE_SHARE = 1 / 10
+#: Where the time is over, and nothing has been found to fit.
+_LEAST_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class MaxBatch:
         batch: a schedule was found for it.
         upper_bound: proven: no larger batch fits.
         schedule: of the batch-1 graph; at `batch` its peak is fixed memory + batch * (peak - fixed memory).
-        seconds: wall time of the search.
+        seconds: time of the search, without what kernels took to compile.
     """
 
     batch: int
@@ -61,7 +63,7 @@ def max_batch_size(
     """
     from .default.auto import auto  # solver and compiled kernels: not at import time
 
-    started = time.perf_counter()
+    started = search_clock()
     if not 1 <= max_overhead < math.inf:
         raise BudgetError(f"max_overhead is cost / ideal cost: a number from 1 on, and finite, not {max_overhead!r}")
     if not time_limit >= 0:
@@ -74,12 +76,13 @@ def max_batch_size(
     batch, best, interrupted = 0, None, False
     probe = largest  # often the bound itself will do
     while batch < largest:
-        if best is not None and time.perf_counter() - started > time_limit:
+        left = time_limit - (search_clock() - started)
+        if best is not None and left < 0:
             break
         search = Search(
             graph,
             graph.fixed_memory + capacity // probe,
-            time_limit=_PROBE_SHARE * time_limit,
+            time_limit=max(_LEAST_SECONDS, min(_PROBE_SHARE * time_limit, left)),
             gap=0.0,
             seed=seed,
             target_cost=max_overhead * graph.ideal_cost,
@@ -110,6 +113,7 @@ def max_batch_size(
     if best is None:
         if interrupted:
             raise KeyboardInterrupt
-        minimum = minimum_budget(graph)
-        raise InfeasibleBudget(graph.fixed_memory + capacity, minimum.proven_minimum, minimum.smallest_found)
-    return MaxBatch(batch, upper, best.schedule("auto"), time.perf_counter() - started)
+        left = time_limit - (search_clock() - started)
+        least, proven_minimum = least_peak_found(graph, seconds=max(_LEAST_SECONDS, min(15.0, left)))
+        raise InfeasibleBudget(graph.fixed_memory + capacity, proven_minimum, least.peak)
+    return MaxBatch(batch, upper, best.schedule("auto"), search_clock() - started)

@@ -8,14 +8,15 @@ import pytest
 
 import checkmate
 from checkmate import Graph, networks
-from checkmate.solvers.bounds.nested_snapshot_bound import nested_bound
+from checkmate.solvers.bounds.nested_snapshot_bound import MULTIPLIERS, nested_bound
 from checkmate.solvers.bounds.snapshot_relaxation import SnapshotRelaxation
 from checkmate.solvers.representation.graph_arrays import problem_of
 from support import brute_force, random_training, training_chain
 
 
-def bound(graph: Graph, budget: int, *steps: int) -> float:
-    return max(nested_bound(problem_of(graph), budget - graph.fixed_memory, step, step - 1) for step in steps)
+def bound(graph: Graph, budget: int, *steps: int, multipliers: int = MULTIPLIERS) -> float:
+    capacity = budget - graph.fixed_memory
+    return max(nested_bound(problem_of(graph), capacity, step, step - 1, multipliers=multipliers) for step in steps)
 
 
 def test_never_above_the_optimum() -> None:
@@ -26,7 +27,7 @@ def test_never_above_the_optimum() -> None:
         budget = rng.randint(graph.min_working_set, graph.no_recompute_peak)
         optimum = brute_force(graph, budget)
         if optimum is not None:
-            found = bound(graph, budget, 1, 2)
+            found = bound(graph, budget, 1, 2, multipliers=8)
             assert found <= optimum, seed
             useful += found > graph.ideal_cost + 1e-3
     assert useful >= 5

@@ -5,6 +5,9 @@ snapshots s_1 < ... < s_G: the moments at which op s_k is computed for the first
 one group, in which an op is either recomputed (at least once) or not. Relaxing the other limits keeps it a lower bound for
 every schedule whose first computations come in the graph's order, whatever the order and number of recomputations.
 
+What is proven is less than what the solver says by its tolerances and by rounding (mixed_integer/proven_bounds.py); the memory limits
+are rounded up.
+
 Variables, for snapshot k: S[k, v] (binary), value v is live just after op s_k first ran and is not computed again before its
 next use; R[k, o] in [0, 1], op o is recomputed in the group that follows.
 """
