@@ -24,12 +24,17 @@ from solver import budget_of, environment
 import checkmate
 from checkmate import networks, schedule, solvers
 from checkmate.solvers.bounds import snapshot_relaxation as snapshot
-from checkmate.solvers.default import auto
+from checkmate.solvers.default import (
+    annealing_runs,
+    auto,
+    bounds_from_prices,
+    large_neighbourhood,
+    relaxation_rounds,
+)
 from checkmate.solvers.default import large_graphs as large
 from checkmate.solvers.heuristics import annealing as anneal
 from checkmate.solvers.heuristics import greedy_eviction as greedy
 from checkmate.solvers.heuristics import hill_climbing as climb
-from checkmate.solvers.heuristics import large_neighbourhood as parts
 from checkmate.solvers.heuristics import nested_checkpointing as nested
 from checkmate.solvers.interface import running_search as search
 from checkmate.solvers.mixed_integer import highs, program
@@ -47,13 +52,13 @@ PHASES: dict[str, list[tuple[Any, str]]] = {
     ],
     "HiGHS": [(highspy.Highs, "run")],
     "read relaxation": [(snapshot.SnapshotRelaxation, "solve"), (snapshot.SnapshotRelaxation, "relax"), (large, "rounded")],
-    "decode": [(module, "decode") for module in (decode, large)] + [(auto, "retained_by")],
+    "decode": [(module, "decode") for module in (decode, large)] + [(relaxation_rounds, "retained_by")],
     "evaluate": [(module, "evaluate") for module in (decode, auto, large, greedy, anneal)],
     "greedy eviction": [(greedy.Greedy, "__init__"), (greedy.Greedy, "run")],
-    "nested": [(nested.Nested, "__init__"), (nested.Nested, "run"), (auto, "nested_bound")],
+    "nested": [(nested.Nested, "__init__"), (nested.Nested, "run"), (bounds_from_prices, "nested_bound")],
     "climb": [(climb.Climb, "__init__"), (climb.Climb, "start"), (climb.Climb, "step")],
-    "annealing": [(anneal.Anneal, "__init__"), (anneal.Anneal, "run"), (auto._Auto, "_anneal_all")],
-    "parts of the relaxation": [(parts.Parts, "run")],
+    "annealing": [(anneal.Anneal, "__init__"), (anneal.Anneal, "run"), (annealing_runs.AnnealingRuns, "_side_by_side")],
+    "large neighbourhoods": [(large_neighbourhood.LargeNeighbourhood, "run")],
     "steps of the schedule": [(search, "steps_from_sequence")],
     "simulate": [(schedule, "simulate")],
 }

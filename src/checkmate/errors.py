@@ -27,6 +27,10 @@ class InvalidSchedule(CheckmateError, ValueError):
     """A sequence of steps computes something whose inputs are missing, frees what is not live, or leaves work undone."""
 
 
+class TuningError(CheckmateError, ValueError):
+    """A number that tunes a method is of the wrong kind, or beyond its limits."""
+
+
 class InfeasibleBudget(CheckmateError):
     """No schedule was found under the budget.
 

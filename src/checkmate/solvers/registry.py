@@ -6,7 +6,7 @@ from importlib import import_module
 
 from .interface.running_search import Search
 
-#: name -> "room.module:function" under this package; imported when first used, so that `import checkmate` stays fast.
+#: name -> "folder.module:function" under this package; imported when first used, so that `import checkmate` stays fast.
 _METHODS = {
     "auto": "default.auto:auto",
     "greedy": "heuristics.greedy_eviction:greedy",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import Contradiction
 from ..graph import Graph
 from ..schedule import simulate, steps_from_sequence
+from .interface.work import Limits, Work, eviction, exact_search, sets_of_values
 from .representation.compile_clock import search_clock
 
 if TYPE_CHECKING:
@@ -16,8 +17,12 @@ if TYPE_CHECKING:
 
 #: Ops per segment of nested checkpointing; so few ops that greedy eviction takes milliseconds as a rule, and is asked to the end.
 _OPS, _FEW_OPS = 25, 300
-#: Seconds for greedy eviction, of however few there are.
-_LEAST_SECONDS = 1.0
+#: Units of work (see interface/work.py) in all; and for greedy eviction, of however few there are.
+UNITS, _LEAST_UNITS = 15.0, 1.0
+#: The most seconds, where nobody says how many: a search on a slow machine takes longer for the same work.
+_SECONDS = 60.0
+#: What is done between two questions whether to stop: successors of states in the exact search, sets of values in the peak bound.
+_SUCCESSORS, _SETS = 50_000, 200_000
 
 
 class MinimumBudget(NamedTuple):
@@ -39,7 +44,12 @@ def minimum_budget(graph: Graph) -> MinimumBudget:
 
 
 def least_peak_found(
-    graph: Graph, order: str = "given", asked: int = 0, tolerance: float = 0.005, seconds: float = 15.0
+    graph: Graph,
+    order: str = "given",
+    asked: int = 0,
+    tolerance: float = 0.005,
+    units: float = UNITS,
+    seconds: float = _SECONDS,
 ) -> tuple[Evaluation, int]:
     """The schedule of least peak that is found by bisection over budgets, and the budget below which none exists.
 
@@ -49,12 +59,15 @@ def least_peak_found(
     Args:
         order: of first computations, as in `solve`. asked: a budget of special interest.
         tolerance: relative precision where the search is not exact.
+        units: of work that it takes at most, about; the same work finds the same schedule.
         seconds: return what is found by about then, not counting what kernels take to compile the first time.
 
     Raises:
         Contradiction: a schedule was found below the proven minimum.
     """
-    best, proven = _least_peak_found(graph, order, asked, tolerance, seconds)
+    began = search_clock()
+    limits = Limits(Work(units), lambda: search_clock() - began > seconds, lambda: max(0.0, began + seconds - search_clock()))
+    best, proven = _least_peak_found(graph, order, asked, tolerance, limits)
     trace = simulate(graph, steps_from_sequence(graph, best.sequence))
     if trace.peak != best.peak or best.peak < proven:
         raise Contradiction(
@@ -64,7 +77,7 @@ def least_peak_found(
     return best, proven
 
 
-def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, seconds: float) -> tuple[Evaluation, int]:
+def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, limits: Limits) -> tuple[Evaluation, int]:
     from .bounds.peak_bound import least_peak_bound
     from .default.auto import auto  # solver and compiled kernels: not at import time
     from .default.warm_start import begin_with
@@ -75,18 +88,20 @@ def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, se
     from .representation.decoding import evaluate
     from .representation.graph_arrays import problem_of
 
-    problem = problem_of(graph)
-    began = search_clock()
+    problem, work = problem_of(graph), limits.work
+    exact_units = exact_search(_SUCCESSORS)
 
-    def late(part: float = 1.0) -> bool:
-        return search_clock() - began > part * seconds
+    def late(part: float = 1.0, units: float = 0.0) -> bool:
+        """So much work has been done: is that more than this part of all, or is time over?"""
+        work.spend(units)
+        return work.done >= part * work.limit or limits.stop()
 
     # Limited by its work, a fraction of a second, so that what small graphs need does not depend on how busy the machine is.
     best, proven = least_peak(graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST)
     if best.peak == proven:
         return best, proven
     planner = Greedy(problem, late)
-    quick = max(1 / 3, min(0.8, _LEAST_SECONDS / seconds)) if graph.num_ops > _FEW_OPS else 1.0
+    quick = max(1 / 3, min(0.8, _LEAST_UNITS / work.limit)) if graph.num_ops > _FEW_OPS else 1.0
 
     def by_eviction(budget: int) -> Evaluation | None:
         found: Evaluation | None = None
@@ -94,12 +109,12 @@ def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, se
             one = planner.run(budget, setting, longest=8)
             if one is not None and (found is None or one.peak < found.peak):
                 found = one
-            if late(quick) or (found is not None and found.peak <= budget):
+            if late(quick, eviction(graph.num_ops)) or (found is not None and found.peak <= budget):
                 break
         return found
 
     def by_rounds(budget: int) -> Evaluation | None:
-        search = Search(graph, budget, time_limit=max(0.1, began + seconds - search_clock()), gap=1.0)
+        search = Search(graph, budget, time_limit=max(0.1, limits.time_left()), gap=1.0, work=work.part(work.left))
         if order == "given":
             begin_with(search, best.sequence)
         auto(search, rounds=3)
@@ -119,10 +134,11 @@ def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, se
 
     bisect(by_eviction, quick)
     if best.peak > proven:
-        proven = max(proven, least_peak_bound(problem, best.peak, lambda: late(2 / 3)))
-    best, proven = least_peak(graph, best, proven, order, ALL, lambda: late(1 / 2))
+        proven = max(proven, least_peak_bound(problem, best.peak, lambda: late(2 / 3, sets_of_values(_SETS))))
+    best, proven = least_peak(graph, best, proven, order, ALL, lambda: late(1 / 2, exact_units))
     if best.peak > (1 + tolerance) * proven and not late(1 / 3):
-        nested = Nested(problem, auto, graph.num_ops // _OPS, best.peak - graph.fixed_memory, 0, lambda: late(2 / 3))
+        part = Limits(work.part(max(0.0, 2 / 3 * work.limit - work.done)), limits.stop, limits.time_left)
+        nested = Nested(problem, auto, graph.num_ops // _OPS, best.peak - graph.fixed_memory, 0, part)
         bisect(nested.run, 2 / 3)
     bisect(by_rounds, 1.0)
     return best, proven

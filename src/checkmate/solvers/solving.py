@@ -15,7 +15,7 @@ from .default.warm_start import begin_with, sequence_of
 from .interface.running_search import Progress, Search, check_seed
 from .registry import methods, run
 from .representation.compile_clock import NOTE, search_clock
-from .smallest_budget import least_peak_found
+from .smallest_budget import UNITS, least_peak_found
 
 if TYPE_CHECKING:
     from .representation.decoding import Evaluation
@@ -49,7 +49,8 @@ def solve(
             time on a machine. If there is no schedule, what is left of them (from 1 to 15) goes into a budget that would do, for
             the message.
         gap: stop once the cost is proven within this fraction of the optimum; 0 means to the end.
-        seed: same inputs, same seed, same schedule, as long as the search stops by gap and not by the clock.
+        seed: same input, same seed, same schedule, in any process and however busy the machine, unless the time limit ends the
+            search.
         progress: called with a `Progress` whenever the schedule or the bound improves.
         start: a schedule of the same graph to begin with (method "auto"), such as that of another budget; repaired if it does
             not fit.
@@ -76,7 +77,7 @@ def solve(
     search = Search(graph, limit, order, float(time_limit), float(gap), seed, progress)
     if limit < graph.min_working_set:
         search.prove_infeasible("what one op needs while it runs", order)
-        raise _infeasible(search, *least_peak_found(graph, order, seconds=_seconds_for_least(search)))
+        raise _infeasible(search, *_least_peak_found(search))
     with search.catching_interrupts(), search_clock.telling(lambda: search.report(NOTE)):
         if method == "auto" and graph.no_recompute_peak <= limit:
             search.offer(range(graph.num_ops), graph.ideal_cost, "no recomputation")
@@ -86,16 +87,17 @@ def solve(
     if search.best is None:
         if search.interrupted:
             raise KeyboardInterrupt
-        smallest, proven = least_peak_found(graph, order, limit, seconds=_seconds_for_least(search))
+        smallest, proven = _least_peak_found(search, limit)
         if method != "auto" or smallest.peak > limit:
             raise _infeasible(search, smallest, proven, method)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
     return _verified(search, method)
 
 
-def _seconds_for_least(search: Search) -> float:
-    """Seconds for a budget that would do."""
-    return max(_LEAST_SECONDS, min(15.0, search.time_left()))
+def _least_peak_found(search: Search, asked: int = 0) -> tuple[Evaluation, int]:
+    """The schedule of least peak, and the proven minimum, by what the time limit leaves; a moment where that is nothing."""
+    units, seconds = min(UNITS, max(_LEAST_SECONDS, search.time_limit)), max(_LEAST_SECONDS, search.time_left())
+    return least_peak_found(search.graph, search.order, asked, units=units, seconds=seconds)
 
 
 def _verified(search: Search, method: str) -> Schedule:

@@ -11,7 +11,8 @@ import pytest
 import checkmate
 from checkmate import networks, simulate
 from checkmate.solvers.bounds.snapshot_relaxation import SnapshotRelaxation
-from checkmate.solvers.default.large_graphs import MANY_OPS, large
+from checkmate.solvers.default.large_graphs import large
+from checkmate.solvers.default.tuning import TUNING
 from checkmate.solvers.interface.running_search import Search
 from checkmate.solvers.representation.graph_arrays import Problem
 from support import brute_force, random_budget, random_graph, training_chain
@@ -57,7 +58,7 @@ def test_the_bound_of_the_linear_relaxation() -> None:
     "graph", [networks.transformer(80), networks.transformer(250), training_chain(2500)], ids=lambda graph: graph.name
 )
 def test_thousands_of_ops(graph: checkmate.Graph, share: float) -> None:
-    assert graph.num_ops > MANY_OPS
+    assert graph.num_ops > TUNING.large.many_ops
     budget = int(graph.fixed_memory + share * (graph.no_recompute_peak - graph.fixed_memory))
     checkmate.solve(graph, budget, time_limit=1)  # compiles
     began = time.perf_counter()

@@ -52,7 +52,7 @@ def phases_in_order(graph: Graph, sequence: list[int]) -> bool:
     )
 
 
-def random_change(rng: random.Random, arrays: rows.Arrays, state: Ints, limit: int, reorder: bool) -> None:
+def random_change(rng: random.Random, arrays: rows.SequenceArrays, state: Ints, limit: int, reorder: bool) -> None:
     """Insert, remove or move something that may be."""
     length = int(state[rows.COUNT, rows.LENGTH])
     slot = int(state[rows.ORDER, rng.randrange(length)])

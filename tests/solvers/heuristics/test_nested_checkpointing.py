@@ -13,7 +13,7 @@ from checkmate.solvers.default.auto import auto
 from checkmate.solvers.heuristics.nested_checkpointing import Nested
 from checkmate.solvers.representation.decoding import evaluate
 from checkmate.solvers.representation.graph_arrays import problem_of
-from checkmate.solvers.representation.segments import block, cut
+from checkmate.solvers.representation.segments import cut, segment_graph
 from support import brute_force, training_chain
 
 
@@ -24,28 +24,28 @@ def nested(graph: Graph, budget: int, most: int = 100) -> Nested:
 @pytest.mark.parametrize("most", [4, 20, 100])
 def test_segments_part_the_step(most: int) -> None:
     for graph in (networks.vgg19(), networks.resnet50(), networks.transformer(6), training_chain(30)):
-        parts = cut(problem_of(graph), most)
-        assert parts is not None and 2 <= len(parts.segments) <= most
-        forward = [op for segment in parts.segments for op in segment.forward]
-        backward = [op for segment in reversed(parts.segments) for op in segment.backward]
+        segments = cut(problem_of(graph), most)
+        assert segments is not None and 2 <= len(segments.segments) <= most
+        forward = [op for segment in segments.segments for op in segment.forward]
+        backward = [op for segment in reversed(segments.segments) for op in segment.backward]
         assert forward + backward == list(range(graph.num_ops))
 
 
 def test_what_a_segment_reads_is_its_own_or_passes_its_borders() -> None:
     graph = networks.transformer(4)
-    parts = cut(problem_of(graph), 100)
-    assert parts is not None
-    for segment in parts.segments:
+    segments = cut(problem_of(graph), 100)
+    assert segments is not None
+    for segment in segments.segments:
         own = {value for op in (*segment.forward, *segment.backward) for value in graph.ops[op].outputs}
-        own |= {*segment.enters, *segment.returns, *np.flatnonzero(parts.lasting).tolist()}
+        own |= {*segment.enters, *segment.returns, *np.flatnonzero(segments.lasting).tolist()}
         assert all(value in own for op in (*segment.forward, *segment.backward) for value in graph.ops[op].inputs)
 
 
 def test_equal_layers_make_equal_segments() -> None:
     graph = networks.transformer(12)
-    parts = cut(problem_of(graph), 100)
-    assert parts is not None and len(parts.segments) >= 12
-    assert len({block(parts, number).signature() for number in range(len(parts.segments))}) <= 8
+    segments = cut(problem_of(graph), 100)
+    assert segments is not None and len(segments.segments) >= 12
+    assert len({segment_graph(segments, number).signature() for number in range(len(segments.segments))}) <= 8
 
 
 def test_a_graph_without_a_backward_phase_is_not_cut() -> None:

@@ -66,6 +66,11 @@ class LagrangianBound:
         self._by_schedules = False
         self._excess = np.zeros(0)
 
+    @property
+    def entries(self) -> int:
+        """Of the tables that each answer fills."""
+        return LagrangianRelaxation.entries(self.problem, self.snapshots)
+
     def step(self, stop: Callable[[], bool]) -> list[Bools]:
         """Find multipliers for the snapshots. Returns what a solution holds at each, per value (length m)."""
         relaxation = LagrangianRelaxation(self.problem, self.capacity, self.snapshots)

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...rounding import UNIT, summation_error
+from ..interface.work import Work, block_programs
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
 from ..representation.kernels import kernel
 from ..representation.segments import LIKE, LONG, RADIUS, last_forward_use, passing
@@ -44,6 +45,8 @@ _MOST_SHARES = 8
 _LARGE = 4.0
 #: The first snapshot is where an op needs the most memory, among the stages with nearly the most live without recomputation.
 _NEARLY = 0.9
+#: Programs for one block and multiplier.
+_PROGRAMS = 11
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -54,6 +57,7 @@ def nested_bound(
     shift: int = 0,
     stop: Callable[[], bool] = lambda: False,
     multipliers: int = MULTIPLIERS,
+    work: Work | None = None,
 ) -> float:
     """A lower bound on the cost of every schedule of the graph, ideal cost included; 0 if it does not fall apart.
 
@@ -62,12 +66,19 @@ def nested_bound(
         step, shift: of the places where few bytes pass, cut at every `step`-th, and leave out the first `shift` of them.
         stop: True gives up.
         multipliers: how many are tried; more are better, and take longer.
+        work: to which the programs of blocks are added, which take nearly all of the time.
     """
+
+    def solving() -> bool:
+        if work is not None:
+            work.spend(block_programs(_PROGRAMS))
+        return stop()
+
     layout = _lay_out(problem, step, shift)
     if layout is None:
         return 0.0
     grid = _multipliers(problem, multipliers)
-    tables = block_tables(layout.blocks, grid, stop)
+    tables = block_tables(layout.blocks, grid, solving)
     if tables is None:
         return 0.0
     return problem.graph.ideal_cost + max(0.0, float(_Nesting(problem, layout, tables, grid, capacity).least(stop)))

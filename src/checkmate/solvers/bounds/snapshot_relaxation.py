@@ -48,12 +48,14 @@ class Relaxed:
         retained: per snapshot, which values the relaxation keeps (length m); None without a solution.
         cost: of the relaxation's own solution.
         exact: solved within the gap asked for.
+        work: units; see interface/work.py.
     """
 
     bound: float
     retained: list[Bools] | None
     cost: float
     exact: bool
+    work: float = 0.0
 
 
 def _without_tiny(size: Floats) -> Bools:
@@ -75,10 +77,12 @@ class Fractional:
         bound: proven bound on the cost of every schedule under the budget; infinite if there is none.
         recomputed: per snapshot and op (length n), how much of it is recomputed in the group that follows; None without a
             solution.
+        work: units.
     """
 
     bound: float
     recomputed: list[Floats] | None
+    work: float = 0.0
 
 
 class SnapshotRelaxation:
@@ -106,6 +110,7 @@ class SnapshotRelaxation:
         free: Bools | None = None,
         windows: bool = True,
         transients: Collection[tuple[int, int]] = (),
+        work: float = np.inf,
     ) -> Relaxed:
         """Solve it.
 
@@ -119,6 +124,7 @@ class SnapshotRelaxation:
             transients: (stage, op) pairs: also limit memory while `op` is recomputed in the group that ends with `stage`,
                 a snapshot. What is retained through the whole group is live then, in whatever order the group recomputes.
             windows: add cuts over suffixes of the groups, which make up for what splitting stages loses in the LP.
+            work: units after which it ends, at the same point in every run.
         """
         deadline = time.perf_counter() + time_limit
         fixed = None if start is None or free is None else [np.where(free, _OPEN, kept) for kept in start]
@@ -136,6 +142,7 @@ class SnapshotRelaxation:
             seed=seed,
             stop=lambda bound: stop(self._bound(bound)),
             start=hint,
+            work=work,
         )
         return self._read(answer, retain, recompute)
 
@@ -149,9 +156,9 @@ class SnapshotRelaxation:
         if answer.infeasible:
             return Fractional(np.inf, None)
         if answer.x is None:
-            return Fractional(self._bound(answer.bound), None)
+            return Fractional(self._bound(answer.bound), None, answer.work)
         x = answer.x
-        return Fractional(self._bound(answer.bound), [np.where(index >= 0, x[index], 0.0) for index in recompute])
+        return Fractional(self._bound(answer.bound), [np.where(index >= 0, x[index], 0.0) for index in recompute], answer.work)
 
     def _bound(self, objective: float) -> float:
         ideal = self.problem.graph.ideal_cost
@@ -162,7 +169,7 @@ class SnapshotRelaxation:
             return Relaxed(np.inf, None, np.inf, True)
         bound = self._bound(answer.bound)
         if answer.x is None:
-            return Relaxed(bound, None, np.inf, False)
+            return Relaxed(bound, None, np.inf, False, answer.work)
         x = answer.x
         retained = []
         for index, again in zip(retain, recompute, strict=True):
@@ -170,7 +177,7 @@ class SnapshotRelaxation:
             # What is recomputed in the group anyway need not be retained into it.
             retained.append((index >= 0) & (x[index] > 0.5) & ~((origin >= 0) & (x[origin] > 0.5)))
         cost = self.problem.graph.ideal_cost + answer.objective / self._scale
-        return Relaxed(bound, retained, cost, answer.optimal)
+        return Relaxed(bound, retained, cost, answer.optimal, answer.work)
 
     def _build(
         self,

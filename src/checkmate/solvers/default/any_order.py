@@ -3,7 +3,7 @@
 First the order alone is searched for one that fits without recomputation. Then comes the best schedule in the given order, and
 annealing over sequences from there and from the order of lowest peak, in rounds of growing length.
 
-Limits: but for small graphs (see exact.py) the only bound is the cost of computing every op once. The bounds of the given order
+Limits: but for small graphs (see best_first_search.py) the only bound is the cost of computing every op once. The bounds of the given order
 say nothing about other orders.
 """
 
@@ -13,28 +13,21 @@ from ...schedule import OPTIMAL_GAP
 from ..exact.best_first_search import ALL, FIRST, exact
 from ..heuristics.annealing import COLD, HOT, POLISH_HEAT, Anneal
 from ..interface.running_search import Search
+from ..interface.work import annealing
 from ..representation.decoding import Evaluation, evaluate
 from ..representation.graph_arrays import problem_of
 from .auto import auto
-
-#: Moves per op in the search for an order, and in the first round of annealing; both with a least and a most.
-_ORDER_MOVES, _ROUND_MOVES = 1500, 2000
-_LEAST_MOVES, _MOST_MOVES = 10_000, 300_000
-#: Share of the time that the given order gets.
-_GIVEN_SHARE = 0.3
-#: Stop after this many rounds that brought less than this fraction of the ideal cost; a round has this many times the
-#: moves of the one before.
-_PATIENCE, _PROGRESS, _GROWTH = 3, 1e-5, 1.6
+from .tuning import TUNING, Tuning
 
 
-def any_order(search: Search) -> None:
+def any_order(search: Search, tuning: Tuning = TUNING) -> None:
     """See the module's description."""
-    _AnyOrder(search).run()
+    _AnyOrder(search, tuning).run()
 
 
 class _AnyOrder:
-    def __init__(self, search: Search):
-        self.search = search
+    def __init__(self, search: Search, tuning: Tuning):
+        self.search, self.tuning, self.numbers = search, tuning, tuning.any_order
         self.graph = search.graph
         self.anneal = Anneal(problem_of(search.graph), search.budget, "any", search.seed)
 
@@ -43,10 +36,14 @@ class _AnyOrder:
         self._consider(evaluate(graph, range(graph.num_ops)), "no recomputation")
         if search.done() or exact(search, FIRST):
             return
-        low = self.anneal.run(range(graph.num_ops), self._moves(_ORDER_MOVES), shifts_only=True, stop=search.done)
+        moves = self._moves(self.numbers.order_moves)
+        search.work.spend(annealing(moves, graph.num_ops))
+        low = self.anneal.run(range(graph.num_ops), moves, shifts_only=True, stop=search.done)
         self._consider(low, "order without recomputation")
         if not self._over():
-            self._consider(self.anneal.run(low.sequence, self._moves(_ROUND_MOVES), stop=self._over), "annealing")
+            moves = self._moves(self.numbers.round_moves)
+            search.work.spend(annealing(moves, graph.num_ops))
+            self._consider(self.anneal.run(low.sequence, moves, stop=self._over), "annealing")
         if not self._over():
             self._given_order()
         if not self._over():
@@ -54,7 +51,7 @@ class _AnyOrder:
         self._rounds(low)
 
     def _moves(self, per_op: int) -> int:
-        return max(_LEAST_MOVES, min(_MOST_MOVES, per_op * self.graph.num_ops))
+        return max(self.numbers.least_moves, min(self.numbers.most_moves, per_op * self.graph.num_ops))
 
     def _consider(self, found: Evaluation, note: str) -> None:
         if found.peak <= self.search.budget:
@@ -63,29 +60,32 @@ class _AnyOrder:
     def _given_order(self) -> None:
         """The default method on a search of its own: its bound and its proofs hold for the given order only."""
         search, graph = self.search, self.graph
-        inner = Search(graph, search.budget, "given", _GIVEN_SHARE * search.time_left(), search.gap, search.seed)
+        work = search.work.part(self.numbers.given_share * search.time_limit)
+        inner = Search(graph, search.budget, "given", search.time_left(), search.gap, search.seed, work=work)
         with inner.catching_interrupts():
-            auto(inner)
+            auto(inner, tuning=self.tuning)
         search.interrupted |= inner.interrupted
         if inner.best is not None:
             search.offer(inner.best, inner.best_cost, "given order")
 
     def _rounds(self, low: Evaluation) -> None:
         search = self.search
-        moves, idle, number, rate = self._moves(_ROUND_MOVES), 0, 0, 0.0
+        moves, idle, number, rate = self._moves(self.numbers.round_moves), 0, 0, 0.0
         # What is within the gap is polished too, for one round.
-        while not self._over() and idle < (1 if search.closed() else _PATIENCE):
+        while not self._over() and idle < (1 if search.closed() else self.numbers.patience):
             before, began = search.best_cost, search.seconds()
-            if rate:  # a run that is cut short ends hot and in vain
+            # A run that the time limit cuts short ends hot and in vain. This matters for what the clock ends anyway.
+            if rate:
                 moves = max(1000, min(moves, int(0.9 * rate * search.time_left())))
             polish = search.best is not None and number % 2 == 1
             start = search.best if search.best is not None and (polish or search.closed()) else low.sequence
+            search.work.spend(annealing(moves, self.graph.num_ops))
             hot = HOT if number % 4 == 2 else POLISH_HEAT  # from the low order both heats: neither is always better
             self._consider(self.anneal.run(start, moves, hot, COLD, stop=self._over), "annealing")
             rate = moves / max(1e-6, search.seconds() - began)
-            idle = 0 if search.best_cost < before - _PROGRESS * self.graph.ideal_cost else idle + 1
-            moves, number = int(_GROWTH * moves), number + 1
+            idle = 0 if search.best_cost < before - self.numbers.progress * self.graph.ideal_cost else idle + 1
+            moves, number = int(self.numbers.growth * moves), number + 1
 
     def _over(self) -> bool:
         search = self.search
-        return search.interrupted or search.time_left() <= 0 or search.current_gap() <= OPTIMAL_GAP
+        return search.stopped() or search.current_gap() <= OPTIMAL_GAP

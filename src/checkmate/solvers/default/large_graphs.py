@@ -21,20 +21,16 @@ from ..bounds.snapshot_relaxation import SnapshotRelaxation
 from ..heuristics.greedy_eviction import SETTINGS, Greedy
 from ..heuristics.hill_climbing import Climb
 from ..interface.running_search import Search
+from ..interface.work import eviction
 from ..representation.decoding import Evaluation, decode, evaluate
 from ..representation.graph_arrays import Bools, Floats, problem_of
+from .tuning import TUNING, LargeNumbers
 
-#: Graphs with more ops than this are large; up to the other number the course for small graphs goes on where this one ends.
-MANY_OPS, TOO_MANY_OPS = 2000, 8000
-#: Budgets that are rounded for, as parts of the budget: what greedy eviction adds must fit as well.
-_PARTS = (1.0, 0.985, 0.97, 0.94, 0.9)
 #: Settings of the eviction that repair well.
 _REPAIRS = (SETTINGS[0], SETTINGS[3], SETTINGS[2])
-#: Moves of the climb, also where the course for small graphs goes on.
-_MOVES, _FEW_MOVES = 1000, 50
 
 
-def large(search: Search) -> None:
+def large(search: Search, numbers: LargeNumbers = TUNING.large) -> None:
     """See the module's description."""
     graph = search.graph
     problem = problem_of(graph)
@@ -47,12 +43,13 @@ def large(search: Search) -> None:
     if search.done():
         return
     relaxation, greedy = SnapshotRelaxation(problem), Greedy(problem, search.stopped)
-    room, snapshot = search.budget - graph.fixed_memory, int(np.argmax(problem.profile))
-    for part in _PARTS:
+    capacity, snapshot = search.budget - graph.fixed_memory, int(np.argmax(problem.profile))
+    for share in numbers.budgets:
         if search.done():
             return
-        relaxed = relaxation.relax(part * room, [snapshot], search.time_left(), lambda: search.interrupted)
-        if part == 1.0:
+        relaxed = relaxation.relax(share * capacity, [snapshot], search.time_left(), lambda: search.interrupted)
+        search.work.spend(relaxed.work)
+        if share == numbers.budgets[0]:
             search.raise_bound(relaxed.bound, "bound of the linear relaxation")
             if np.isinf(relaxed.bound):
                 return
@@ -62,14 +59,17 @@ def large(search: Search) -> None:
         consider(evaluate(graph, decode(graph, [snapshot], [retained], eager=False)), "rounded schedule")
         for setting in _REPAIRS:
             if not search.done():
+                search.work.spend(eviction(graph.num_ops))
                 consider(greedy.run(search.budget, setting, [snapshot], [retained], longest=8), "repaired schedule")
-        if part == 1.0:
+        if share == numbers.budgets[0]:
             climb = Climb(greedy, search.budget, search.seed)
+            search.work.spend(len(SETTINGS) * eviction(graph.num_ops))
             for found in climb.start(search.done):
                 consider(found, "greedy eviction")
-    for _ in range(_MOVES if graph.num_ops > TOO_MANY_OPS else _FEW_MOVES):
+    for _ in range(numbers.moves if graph.num_ops > numbers.too_many_ops else numbers.few_moves):
         if search.done():
             return
+        search.work.spend(eviction(graph.num_ops))
         consider(climb.step(), "greedy eviction")
 
 

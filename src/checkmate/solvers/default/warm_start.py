@@ -14,9 +14,7 @@ from ...errors import InvalidSchedule
 from ...graph import Graph
 from ...schedule import Compute, Schedule
 from ..interface.running_search import Search
-
-#: Most (stage, value) pairs of the plan that greedy eviction follows, most ops for annealing, and its moves.
-_PAIRS, _FEW_OPS, _MOVES = 4_000_000, 3000, 10_000
+from ..interface.work import annealing, eviction
 
 
 def sequence_of(start: Schedule, graph: Graph) -> list[int]:
@@ -41,27 +39,32 @@ def sequence_of(start: Schedule, graph: Graph) -> list[int]:
 def begin_with(search: Search, sequence: Sequence[int]) -> None:
     """Offer a schedule in the order of the search, or what a repair makes of it where it breaks the budget."""
     from ..heuristics.annealing import POLISH_HEAT, Anneal  # compiled kernels: not at import time
-    from ..heuristics.greedy_eviction import SETTINGS, Greedy
+    from ..heuristics.greedy_eviction import REPAIR_SETTINGS, Greedy
     from ..representation.decoding import evaluate, retained_by
     from ..representation.graph_arrays import problem_of
+    from .tuning import TUNING
 
-    graph, problem = search.graph, problem_of(search.graph)
+    graph, problem, numbers = search.graph, problem_of(search.graph), TUNING.warm_start
     found = evaluate(graph, sequence)
     if found.peak <= search.budget:
         search.offer(found.sequence, found.cost, "start")
         return
     plain = sequence
     if search.order == "given":
-        step = -(-graph.num_ops * graph.num_values // _PAIRS)
+        step = -(-graph.num_ops * graph.num_values // numbers.pairs)
         stages = np.arange(0, graph.num_ops, max(1, step)).tolist()
         retained = retained_by(graph, sequence, stages)
         greedy = Greedy(problem, search.stopped)
-        for setting in SETTINGS[:3]:
+        for setting in REPAIR_SETTINGS:
+            search.work.spend(eviction(graph.num_ops))
             repaired = None if search.done() else greedy.run(search.budget, setting, stages, retained)
             if repaired is not None and repaired.peak <= search.budget:
                 search.offer(repaired.sequence, repaired.cost, "repaired start")
         plain = search.best if search.best is not None else sequence
-    if graph.num_ops <= _FEW_OPS and not search.done():
-        annealed = Anneal(problem, search.budget, search.order, search.seed).run(plain, _MOVES, POLISH_HEAT, stop=search.done)
+    if graph.num_ops <= numbers.few_ops and not search.done():
+        search.work.spend(annealing(numbers.moves, graph.num_ops))
+        annealed = Anneal(problem, search.budget, search.order, search.seed).run(
+            plain, numbers.moves, POLISH_HEAT, stop=search.done
+        )
         if annealed.peak <= search.budget:
             search.offer(annealed.sequence, annealed.cost, "repaired start")

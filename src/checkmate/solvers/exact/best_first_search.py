@@ -21,6 +21,7 @@ import numpy as np
 from ...graph import Graph
 from ...rounding import summation_error
 from ..interface.running_search import Search
+from ..interface.work import exact_search, successors
 from ..representation.decoding import Evaluation, evaluate
 from ..representation.execution_sequence import phase_codes
 from ..representation.graph_arrays import Ints, problem_of
@@ -30,7 +31,7 @@ from ..representation.kernels import kernel
 _BITS = 62
 #: Work is counted in successors of states, about a million a second; this much is done between two looks at the clock.
 _SLICE = 50_000
-#: The work that a search may take before the other methods have had their turn, and after, for this share of the time limit.
+#: The work that a search may take before the other methods have had their turn, and after; of this share of the time limit at most.
 FIRST, ALL, _SHARE = 300_000, 20_000_000, 0.25
 #: No more states than that, at 130 bytes each; and no more successors of one state.
 _MOST_STATES, _MOST_SUCCESSORS = 2_000_000, 500_000
@@ -136,13 +137,15 @@ def exact(search: Search, most: int) -> bool:
         return False
     below = search.best_cost
     solver = Exact(graph, search.budget - graph.fixed_memory, search.order, below=below)
-    latest = search.seconds() + _SHARE * search.time_left()
+    limits = search.limits(_SHARE)
 
     def stop() -> bool:
         search.raise_bound(solver.bound, "bound of the exact search", search.order)
-        return search.done() or search.seconds() > latest
+        return search.done()
 
-    if not solver.run(most, stop):
+    solved = solver.run(int(min(most, successors(limits.work.left))), stop)
+    search.work.spend(exact_search(solver.work))
+    if not solved:
         return search.closed()
     if solver.sequence is not None:
         found = evaluate(graph, solver.sequence)

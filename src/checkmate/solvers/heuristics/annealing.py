@@ -33,7 +33,7 @@ from ..representation.execution_sequence import (
     SHAPE,
     TOTAL,
     WORK,
-    Arrays,
+    SequenceArrays,
     arrays_of,
     end,
     insert,
@@ -159,7 +159,7 @@ def _seed(seed: int) -> None:
 
 @kernel(nogil=True)
 def _chunk(
-    arrays: Arrays,
+    arrays: SequenceArrays,
     state: Ints,
     memory: _Memory,
     limit: int,
@@ -216,7 +216,7 @@ def _chunk(
 
 
 @kernel()
-def _tidy(arrays: Arrays, state: Ints, stack: Ints, top: int, limit: int, reorder: bool) -> None:
+def _tidy(arrays: SequenceArrays, state: Ints, stack: Ints, top: int, limit: int, reorder: bool) -> None:
     """Remove those of the slots stack[:top] that are superfluous, and what that leaves without a reader."""
     while top > 0:
         top -= 1
@@ -228,7 +228,7 @@ def _tidy(arrays: Arrays, state: Ints, stack: Ints, top: int, limit: int, reorde
 
 
 @kernel()
-def _push_sources(arrays: Arrays, state: Ints, slot: int, stack: Ints, top: int) -> int:
+def _push_sources(arrays: SequenceArrays, state: Ints, slot: int, stack: Ints, top: int) -> int:
     """Add the slots that `slot` reads from to the stack."""
     op = state[OP, slot]
     for x in range(arrays.table[IN, op], arrays.table[IN, op + 1]):
@@ -262,7 +262,7 @@ def _some_excess(state: Ints, limit: int) -> int:
 
 
 @kernel()
-def _drop_one(arrays: Arrays, state: Ints, stack: Ints, limit: int, reorder: bool) -> bool:
+def _drop_one(arrays: SequenceArrays, state: Ints, stack: Ints, limit: int, reorder: bool) -> bool:
     """Remove one recomputation."""
     slot = _some_repeat(state)
     if slot < 0:
@@ -274,7 +274,7 @@ def _drop_one(arrays: Arrays, state: Ints, stack: Ints, limit: int, reorder: boo
 
 
 @kernel()
-def _recompute(arrays: Arrays, state: Ints, memory: _Memory, limit: int, reorder: bool, stamp: int) -> None:
+def _recompute(arrays: SequenceArrays, state: Ints, memory: _Memory, limit: int, reorder: bool, stamp: int) -> None:
     """Let go of a value that is live somewhere (above the limit, if anywhere) and recompute it before its next use."""
     stack = memory.stack
     if state[COUNT, FREE] <= _TOGETHER or arrays.table[SHAPE, 1] == 0:
@@ -330,7 +330,7 @@ def _recompute(arrays: Arrays, state: Ints, memory: _Memory, limit: int, reorder
 
 
 @kernel()
-def _shift(arrays: Arrays, state: Ints, stack: Ints, limit: int, reorder: bool, repeats_only: bool) -> None:
+def _shift(arrays: SequenceArrays, state: Ints, stack: Ints, limit: int, reorder: bool, repeats_only: bool) -> None:
     """Put one computation, or a block of neighbours, elsewhere."""
     length = state[COUNT, LENGTH]
     if repeats_only:
@@ -365,7 +365,7 @@ def _shift(arrays: Arrays, state: Ints, stack: Ints, limit: int, reorder: bool, 
 
 
 @kernel()
-def _within_reach(arrays: Arrays, state: Ints, slot: int) -> int:
+def _within_reach(arrays: SequenceArrays, state: Ints, slot: int) -> int:
     """A position between what a computation reads and its first reader: as late as possible, as early, or between."""
     op, position, following = state[OP, slot], state[POSITION, slot], state[AFTER, slot]
     low, high = 0, state[POSITION, following] if following >= 0 else state[COUNT, LENGTH] - 1
@@ -382,7 +382,7 @@ def _within_reach(arrays: Arrays, state: Ints, slot: int) -> int:
 
 
 @kernel()
-def _move_one(arrays: Arrays, state: Ints, stack: Ints, slot: int, position: int, limit: int, reorder: bool) -> bool:
+def _move_one(arrays: SequenceArrays, state: Ints, stack: Ints, slot: int, position: int, limit: int, reorder: bool) -> bool:
     if not may_move(arrays, state, slot, position, reorder):
         return False
     top = _push_sources(arrays, state, slot, stack, 0)

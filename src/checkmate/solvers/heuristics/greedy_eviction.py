@@ -65,6 +65,8 @@ SETTINGS = (
     Weights(1.5, 1, 0.5),
     Weights(0.3, 0, 0.25),
 )
+#: Enough of them to repair a plan, or to have any schedule at all.
+REPAIR_SETTINGS = SETTINGS[:3]
 
 
 def greedy(search: Search) -> None:

@@ -2,9 +2,9 @@
 
 The dynamic program of rotor (Beaumont et al., 2019: optimal checkpointing of chains) over the segments of `segments.cut`. To train
 segments s..t from what enters s, either run forward to some segment, holding only what enters s, train from there to t, and then
-train the first part; or run segment s in one of several ways, that is, with some of its values held, train the rest, and then go
-back through s. The ways of a segment (as in Rockmate, Zhao et al., ICML 2023) are schedules of the
-segment alone, solved once for all equal segments.
+train the first part; or run segment s by one of its options, that is, with some of its values held, train the rest, and then go
+back through s. The options of a segment (as in Rockmate, Zhao et al., ICML 2023) are schedules of the segment alone, found once
+for all equal segments.
 """
 
 from __future__ import annotations
@@ -19,21 +19,45 @@ import numpy.typing as npt
 
 from ...graph import Graph
 from ...schedule import Free, steps_from_sequence
+from ..interface.numbers import Numbers, number
 from ..interface.running_search import Search
+from ..interface.work import Limits, nested_cells
 from ..representation.decoding import Evaluation, evaluate
 from ..representation.graph_arrays import Floats, Problem
 from ..representation.kernels import kernel
-from ..representation.segments import Block, block, cut
+from ..representation.segments import SegmentGraph, cut, segment_graph
 
-#: Most levels of memory between the least and the budget; and most of them times the square of the number of segments: about a
-#: second.
-_LEVELS, _LEVEL_WORK = 3000, 7_500_000
-#: What a segment may hold while those behind it run, as shares of all that it makes; and what it may need in all, between its
-#: working set and the peak without recomputation. The order matters where time is short.
-_HOLD = (1.0, 0.0, 0.3, 0.08, 0.5, 0.04, 0.14, 0.7, 0.2, 0.4, 0.85, 0.6)
-_NEED = (1.0, 0.5, 0.3, 0.15, 0.08, 0.0)
-#: For one way of one segment: good enough; rounds of the search, and seconds that it never needs but for huge segments.
-_GAP, _ROUNDS, _SECONDS = 0.005, 1, 2.0
+_NEAR_MINIMUM = "python benchmarks/solver.py --methods auto --budgets 1.02x 1.1x"
+
+
+@dataclass(frozen=True)
+class NestedNumbers(Numbers):
+    """What nested checkpointing spends."""
+
+    levels: int = number(3000, "levels of memory", "the finest grid between the least memory and the budget", _NEAR_MINIMUM, 1)
+    level_work: int = number(
+        7_500_000, "levels x segments^2", "the dynamic program takes about a second for so much", _NEAR_MINIMUM, 1
+    )
+    hold: tuple[float, ...] = number(
+        (1.0, 0.0, 0.3, 0.08, 0.5, 0.04, 0.14, 0.7, 0.2, 0.4, 0.85, 0.6),
+        "shares of all that a segment makes",
+        "what it may hold while those behind it run; the extremes come first, for when time is short",
+        _NEAR_MINIMUM,
+        most=1.0,
+    )
+    need: tuple[float, ...] = number(
+        (1.0, 0.5, 0.3, 0.15, 0.08, 0.0),
+        "shares of the way from its working set to its peak without recomputation",
+        "what it may need in all: much, which is cheap, comes first",
+        _NEAR_MINIMUM,
+        most=1.0,
+    )
+    gap: float = number(0.005, "gap", "of an option of a segment: there are many, and the best of them count", _NEAR_MINIMUM)
+    rounds: int = number(1, "rounds", "of the search for an option; a second one rarely brings a better one", _NEAR_MINIMUM, 1)
+    work: float = number(2.0, "units of work", "that the search for an option never needs but for huge segments", _NEAR_MINIMUM)
+
+
+NESTED_NUMBERS = NestedNumbers()
 
 
 Floats32 = npt.NDArray[np.float32]
@@ -41,11 +65,11 @@ Shorts = npt.NDArray[np.int16]
 
 
 @dataclass(frozen=True)
-class Way:
+class SegmentOption:
     """One schedule of a segment.
 
     Attributes:
-        sequence: ops of its block. gap: where in the sequence the segments behind run.
+        sequence: ops of the graph of its segment. gap: where in the sequence the segments behind run.
         held: bytes that stay while those run. forward_peak, backward_peak: bytes, before and after.
         cost: of all its ops. again: of those that are needed when the segment has run before.
         alone_peak, alone_cost: forward peak and cost when it has run before, and no segment is behind it.
@@ -66,13 +90,13 @@ class Way:
         memory = self.held, self.forward_peak, self.backward_peak
         return (*memory, self.cost, self.again, self.alone_peak, self.alone_cost)
 
-    def beats(self, other: Way) -> bool:
+    def beats(self, other: SegmentOption) -> bool:
         """No worse in anything."""
         return all(mine <= theirs * (1 + 1e-9) for mine, theirs in zip(self.figures(), other.figures(), strict=True))
 
 
-def _way(one: Block, sequence: Sequence[int]) -> Way:
-    """The figures of an op sequence of a block."""
+def _option(one: SegmentGraph, sequence: Sequence[int]) -> SegmentOption:
+    """The figures of an op sequence of a segment."""
     graph, used = one.graph, evaluate(one.graph, sequence).sequence
     ops = list(graph.ops)
     ops[one.gap] = replace(ops[one.gap], inputs=())
@@ -80,7 +104,7 @@ def _way(one: Block, sequence: Sequence[int]) -> Way:
     gap = used.index(one.gap)
     during, held = _memory(graph, used, one.gap)
     again, alone = _needed(graph, used, gap), _needed(closed, used, gap)
-    return Way(
+    return SegmentOption(
         tuple(used),
         gap,
         held,
@@ -133,61 +157,69 @@ def _needed(graph: Graph, sequence: Sequence[int], gap: int) -> list[int]:
 SegmentSolver = Callable[[Search, int], None]
 
 
-class Menu:
-    """Schedules of a block that need at most `room` bytes; none beats another in everything."""
+class SegmentOptions:
+    """Schedules of a segment that need at most `capacity` bytes; none beats another in everything."""
 
-    def __init__(self, one: Block, solve_segment: SegmentSolver, room: int, seed: int):
-        self.block, self.solve_segment, self.room, self.seed = one, solve_segment, room, seed
-        self.ways: list[Way] = []
+    def __init__(self, one: SegmentGraph, solve_segment: SegmentSolver, capacity: int, seed: int, numbers: NestedNumbers):
+        self.segment, self.solve_segment, self.capacity, self.seed = one, solve_segment, capacity, seed
+        self.numbers = numbers
+        self.options: list[SegmentOption] = []
         self._shares: set[float] = set()  # those that have been looked at
-        self.plain = _way(one, range(one.graph.num_ops))
-        if max(self.plain.forward_peak, self.plain.backward_peak) <= room:
+        self.plain = _option(one, range(one.graph.num_ops))
+        if max(self.plain.forward_peak, self.plain.backward_peak) <= capacity:
             self._consider(self.plain)
 
-    def _consider(self, way: Way) -> None:
-        if not any(other.beats(way) for other in self.ways):
-            self.ways = [other for other in self.ways if not way.beats(other)] + [way]
+    def _consider(self, option: SegmentOption) -> None:
+        if not any(other.beats(option) for other in self.options):
+            self.options = [other for other in self.options if not option.beats(other)] + [option]
 
-    def add(self, share: float, stop: Callable[[], bool]) -> bool:
-        """Look for ways that hold at most this share of all that the block makes; are there any?"""
-        one, graph = self.block, self.block.graph
+    def add(self, share: float, limits: Limits) -> bool:
+        """Look for options that hold at most this share of all that the segment makes; are there any?"""
+        one, graph = self.segment, self.segment.graph
         around = graph.working_set(one.gap)
-        least, most = graph.min_working_set, min(graph.no_recompute_peak, self.room)
+        least, most = graph.min_working_set, min(graph.no_recompute_peak, self.capacity)
         peak = math.inf
-        for need in () if share in self._shares else _NEED:
+        for need in () if share in self._shares else self.numbers.need:
             limit = int(least + need * (most - least))
             if limit >= peak:
                 continue  # what was found for more memory does with this much
-            if stop():
+            if limits.over():
                 break
             ops = list(graph.ops)
             ops[one.gap] = replace(ops[one.gap], workspace=max(0, int(limit - around - share * self.plain.held)))
-            search = Search(Graph(ops, graph.values, 0, graph.name), limit, time_limit=_SECONDS, gap=_GAP, seed=self.seed)
-            self.solve_segment(search, _ROUNDS)
+            alone = Graph(ops, graph.values, 0, graph.name)
+            work = limits.work.part(self.numbers.work)
+            search = Search(alone, limit, "given", limits.time_left(), self.numbers.gap, self.seed, work=work)
+            self.solve_segment(search, self.numbers.rounds)
             if search.best is None:
                 break
-            way = _way(one, search.best)
-            self._consider(way)
-            peak = max(way.forward_peak, way.backward_peak)
+            option = _option(one, search.best)
+            self._consider(option)
+            peak = max(option.forward_peak, option.backward_peak)
         else:
             self._shares.add(share)
-        return bool(self.ways)
+        return bool(self.options)
 
 
 class _Tables(NamedTuple):
     """Per segment, in bytes but for costs.
 
     Attributes:
-        ways: per way its figures, closed by a row of infinities.
+        options: per option its figures, closed by a row of infinities.
         enters: what enters it. before: what is live while segments up to it run forward again, besides theirs.
         after: the same while it runs backward. advance: see `_advance`.
     """
 
-    ways: Floats
+    options: Floats
     enters: Floats
     before: Floats
     after: Floats
     advance: Floats
+
+    def cells(self) -> float:
+        """How much each level of memory takes: options, and places to split at, of all stretches of segments."""
+        count, most = self.options.shape[:2]
+        return count * count / 2 * (most + count / 3)
 
 
 class Nested:
@@ -196,9 +228,10 @@ class Nested:
     Args:
         solve_segment: a method for graphs of a few dozen ops.
         most, early, tail: see `segments.cut`.
-        room: most bytes that will be asked for, without fixed memory.
-        stop: asked now and then; once True, no more ways are looked for, and nothing is found.
-        menus: ways of segments by signature, from others for the same room; what is found is added.
+        capacity: most bytes that will be asked for, without fixed memory.
+        limits: once over, no more options are looked for, and nothing is found.
+        known: options of segments by signature, from others for the same capacity; what is found is added.
+        numbers: what it spends.
     """
 
     def __init__(
@@ -206,26 +239,28 @@ class Nested:
         problem: Problem,
         solve_segment: SegmentSolver,
         most: int,
-        room: int,
+        capacity: int,
         seed: int,
-        stop: Callable[[], bool] = lambda: False,
+        limits: Limits | None = None,
         early: bool = False,
         tail: float = 0.0,
-        menus: dict[object, Menu] | None = None,
+        known: dict[object, SegmentOptions] | None = None,
+        numbers: NestedNumbers = NESTED_NUMBERS,
     ):
-        self.graph, self._stop = problem.graph, stop
+        self.graph, self.numbers = problem.graph, numbers
+        self.limits = Limits() if limits is None else limits
         self.segments = cut(problem, most, early, tail)
         if self.segments is None:
             return
-        self._blocks = [block(self.segments, number) for number in range(len(self.segments.segments))]
-        menus = {} if menus is None else menus
-        for one in self._blocks:
-            if one.signature() not in menus:
-                menus[one.signature()] = Menu(one, solve_segment, room, seed)
-        mine = [menus[key] for key in dict.fromkeys(one.signature() for one in self._blocks)]
-        # Where all may be held and there still is no way, there is no schedule of the whole either.
-        all(menu.add(share, stop) for share in _HOLD for menu in mine)
-        self._ways = [menus[one.signature()].ways for one in self._blocks]
+        self._segment_graphs = [segment_graph(self.segments, index) for index in range(len(self.segments.segments))]
+        known = {} if known is None else known
+        for one in self._segment_graphs:
+            if one.signature() not in known:
+                known[one.signature()] = SegmentOptions(one, solve_segment, capacity, seed, numbers)
+        mine = [known[key] for key in dict.fromkeys(one.signature() for one in self._segment_graphs)]
+        # Where all may be held and there still is no option, there is no schedule of the whole either.
+        all(options.add(share, self.limits) for share in numbers.hold for options in mine)
+        self._options = [known[one.signature()].options for one in self._segment_graphs]
         self._arrays = self._tables(problem)
 
     def _tables(self, problem: Problem) -> _Tables:
@@ -238,33 +273,34 @@ class Nested:
         def base(stop: int) -> float:
             return float(always + size[lasting[(made >= turn) & (made < stop)]].sum())
 
-        ways = np.full((len(segments), max(map(len, self._ways)) + 1, 7), np.inf)
-        for number, menu in enumerate(self._ways):
-            for position, way in enumerate(menu):
-                ways[number, position] = way.figures()
+        options = np.full((len(segments), max(map(len, self._options)) + 1, 7), np.inf)
+        for index, offered in enumerate(self._options):
+            for position, option in enumerate(offered):
+                options[index, position] = option.figures()
         return _Tables(
-            ways,
+            options,
             np.array([size[list(segment.enters)].sum() for segment in segments]),
             np.array([base(segment.backward.start) + size[list(segment.returns)].sum() for segment in segments]),
             np.array([base(segment.backward.start) for segment in segments]),
-            np.array([_advance(one) for one in self._blocks]),
+            np.array([_advance(one) for one in self._segment_graphs]),
         )
 
     def run(self, budget: int) -> Evaluation | None:
         """The cheapest nested schedule within `budget` bytes (fixed memory included); None if there is none."""
-        if self.segments is None or not all(self._ways):
+        if self.segments is None or not all(self._options):
             return None
-        room = float(budget - self.graph.fixed_memory)
-        lowest = min(way.forward_peak for menu in self._ways for way in menu)
-        if room <= lowest:
+        capacity = float(budget - self.graph.fixed_memory)
+        lowest = min(option.forward_peak for offered in self._options for option in offered)
+        if capacity <= lowest:
             return None
-        levels = min(_LEVELS, _LEVEL_WORK // len(self._blocks) ** 2)
-        unit = (room - lowest) / levels
-        count = len(self._blocks)
+        levels = min(self.numbers.levels, self.numbers.level_work // len(self._segment_graphs) ** 2)
+        unit = (capacity - lowest) / levels
+        self.limits.work.spend(nested_cells(levels * self._arrays.cells()))
+        count = len(self._segment_graphs)
         cost = np.full((count, count, levels + 1), np.inf, np.float32)
         choice = np.zeros((count, count, levels + 1), np.int16)
         for width in range(count):
-            if width and self._stop():
+            if width and self.limits.stop():
                 return None
             _solve(self._arrays, cost, choice, width, lowest, unit)
         if not np.isfinite(cost[0, -1, -1]):
@@ -276,37 +312,37 @@ class Nested:
         sequence: list[int] = []
         done: set[int] = set()
 
-        def emit(number: int, ops: Iterable[int]) -> None:
+        def emit(index: int, ops: Iterable[int]) -> None:
             for op in ops:
-                old = self._blocks[number].ops[op]
+                old = self._segment_graphs[index].ops[op]
                 if old >= 0 and (old not in done or self.graph.ops[old].recomputable):
                     sequence.append(old)
                     done.add(old)
 
-        # Ranges of segments still to train, with the level of memory for them; or a way that is to be gone back.
-        stack: list[tuple[int, int, int, Way | None]] = [(0, len(self._blocks) - 1, levels, None)]
+        # Ranges of segments still to train, with the level of memory for them; or an option whose backward part is still to run.
+        stack: list[tuple[int, int, int, SegmentOption | None]] = [(0, len(self._segment_graphs) - 1, levels, None)]
         while stack:
-            first, last, level, way = stack.pop()
-            if way is not None:
-                emit(first, way.sequence[way.gap + 1 :])
+            first, last, level, option = stack.pop()
+            if option is not None:
+                emit(first, option.sequence[option.gap + 1 :])
                 continue
             chosen = int(choice[first, last, level])
             if chosen >= 0:
-                way = self._ways[first][chosen]
-                emit(first, way.sequence[: way.gap])
-                stack.append((first, last, level, way))
+                option = self._options[first][chosen]
+                emit(first, option.sequence[: option.gap])
+                stack.append((first, last, level, option))
                 if first < last:
-                    stack.append((first + 1, last, _below(level, way.held, unit), None))
+                    stack.append((first + 1, last, _below(level, option.held, unit), None))
             else:
-                for number in range(first, -chosen):
-                    emit(number, range(self._blocks[number].gap))
+                for index in range(first, -chosen):
+                    emit(index, range(self._segment_graphs[index].gap))
                 stack.append((first, -chosen - 1, level, None))
                 stack.append((-chosen, last, _below(level, self._arrays.enters[first], unit), None))
         return sequence
 
 
-def _advance(one: Block) -> tuple[float, float, float, float]:
-    """Running forward through a block and holding nothing of it: peak; peak if what enters is held; cost; cost of a repeat."""
+def _advance(one: SegmentGraph) -> tuple[float, float, float, float]:
+    """Running forward through a segment and holding nothing of it: peak; peak if what enters is held; cost; cost of a repeat."""
     ops = one.graph.ops[: one.gap]
     leaves = one.graph.ops[one.gap].inputs
     values = one.graph.values[: max((value for op in ops for value in op.outputs), default=-1) + 1]
@@ -326,18 +362,18 @@ def _below(level: int, size: float, unit: float) -> int:
 
 @kernel()
 def _solve(tables: _Tables, cost: Floats32, choice: Shorts, width: int, lowest: float, unit: float) -> None:
-    """Per first segment, for the last one `width` behind it, and level of memory the cost, and the choice: a way, or minus the segment
+    """Per first segment, for the last one `width` behind it, and level of memory the cost, and the choice: an option, or minus the segment
     to split at. Smaller widths come first."""
-    ways, advance = tables.ways, tables.advance
-    count, most, levels = ways.shape[0], ways.shape[1], cost.shape[2] - 1
+    options, advance = tables.options, tables.advance
+    count, most, levels = options.shape[0], options.shape[1], cost.shape[2] - 1
     for first in range(count - width):
         last = first + width
         base = tables.before[last]
         for level in range(levels + 1):
             memory = lowest + level * unit
             best, chosen = np.inf, 0
-            for way in range(most):
-                held, forward_peak, backward_peak, value, again, alone_peak, alone = ways[first, way]
+            for option in range(most):
+                held, forward_peak, backward_peak, value, again, alone_peak, alone = options[first, option]
                 if value == np.inf:
                     break
                 if last < count - 1:  # it has all run before
@@ -351,7 +387,7 @@ def _solve(tables: _Tables, cost: Floats32, choice: Shorts, width: int, lowest: 
                         continue
                     value += cost[first + 1, last, left]
                 if value < best:
-                    best, chosen = value, way
+                    best, chosen = value, option
             left = _below(level, tables.enters[first], unit)
             if width > 0 and left >= 0 and advance[first, 1] + base <= memory:
                 run = 0.0

@@ -16,6 +16,7 @@ from ...rounding import summation_error
 from ...schedule import OPTIMAL_GAP, Compute, Schedule, Step, simulate, steps_from_sequence
 from ...units import shown
 from ..representation.compile_clock import search_clock
+from .work import Limits, Work
 
 #: Seeds are below this: what HiGHS and CBC accept.
 _SEEDS = 2**31 - 1
@@ -64,6 +65,7 @@ class Search:
         best_steps: the same as steps, from methods that also say when values are freed.
         lower_bound: proven bound on the cost of every schedule under the budget, as it was handed in. bound_source: what proved it.
         infeasible_source: what proved that no schedule exists in this order; None as long as that is open.
+        work: what the methods have done, and may do: what decides which phase comes next, where seconds only end the search.
     """
 
     graph: Graph
@@ -81,6 +83,7 @@ class Search:
     lower_bound: float = 0.0
     bound_source: str = "cost of computing every op once"
     infeasible_source: str | None = None
+    work: Work = field(default_factory=Work)
     interrupted: bool = False
 
     def __post_init__(self) -> None:
@@ -193,11 +196,16 @@ class Search:
 
     def stopped(self) -> bool:
         """Out of time, or Ctrl-C: whatever runs ends with what it has."""
-        return self.interrupted or self.time_left() <= 0
+        return self.interrupted or self.time_left() <= 0 or self.work.used_up
 
     def done(self) -> bool:
-        """Time to stop: gap reached, proven infeasible, out of time, or Ctrl-C."""
+        """Time to stop: gap reached, proven infeasible, out of time or of work, or Ctrl-C."""
         return self.proven_infeasible or self.closed() or self.stopped()
+
+    def limits(self, share: float) -> Limits:
+        """For a part of this search: until it is done, and for this share of all that it may do, which is the time limit in units."""
+        units = self.work.limit if math.isfinite(self.work.limit) else self.time_limit
+        return Limits(self.work.part(share * units), self.done, self.time_left)
 
     def report(self, note: str) -> None:
         """Tell the progress callback where the search stands."""

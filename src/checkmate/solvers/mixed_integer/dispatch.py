@@ -8,6 +8,7 @@ clock, and where HiGHS must not be loaded: packages such as OR-Tools bring anoth
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -33,6 +34,7 @@ def minimise(
     stop: Callable[[float], bool],
     start: tuple[Ints, Floats] | None = None,
     tolerance: float | None = None,
+    work: float = math.inf,
 ) -> Answer:
     """Minimise by HiGHS.
 
@@ -41,14 +43,16 @@ def minimise(
         stop: called now and then with the current bound; True ends the search.
         start: (variables, values) of a solution to begin with; the rest is completed by HiGHS.
         tolerance: how far rows and integers may be off; HiGHS's own choice (1e-6) if None.
+        work: units (see interface/work.py) after which it ends, if some variables are integer: at the same point in every run.
     """
     deadline = time.perf_counter() + time_limit
     arrays = program.arrays()
     if may_load():
         from . import highs
 
-        return highs.minimise(arrays, deadline - time.perf_counter(), absolute_gap, seed, stop, start, tolerance)
+        return highs.minimise(arrays, deadline - time.perf_counter(), absolute_gap, seed, stop, start, tolerance, work=work)
     arguments = {"arrays": arrays, "absolute_gap": absolute_gap, "seed": seed, "start": start, "tolerance": tolerance}
+    arguments["work"] = work
     return highs_process.ask("minimise", arguments, deadline, stop)
 
 

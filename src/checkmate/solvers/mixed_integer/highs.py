@@ -9,12 +9,16 @@ from typing import Any
 import highspy
 import numpy as np
 
+from ..interface.work import highs as highs_work
+from ..interface.work import highs_calls, interior_point
 from ..representation.graph_arrays import Floats, Ints
 from .program import Answer, ProgramArrays
 from .proven_bounds import DUAL_TOLERANCE, ROW_TOLERANCE, dual_bound, mip_error
 
 # HiGHS keeps one scheduler per process: its size must be the same for every solve.
 THREADS = 1
+#: Heuristics that solve smaller integer programs, during which HiGHS does not ask whether to go on, for up to many seconds.
+_UNCOUNTED = ("mip_heuristic_run_rins", "mip_heuristic_run_rens", "mip_heuristic_run_root_reduced_cost")
 
 
 def minimise(
@@ -26,6 +30,7 @@ def minimise(
     start: tuple[Ints, Floats] | None = None,
     tolerance: float | None = None,
     found: Callable[[Floats], None] | None = None,
+    work: float = np.inf,
 ) -> Answer:
     """Solve a program.
 
@@ -35,6 +40,7 @@ def minimise(
         start: (variables, values) of a solution to begin with; the rest is completed by HiGHS.
         tolerance: how far rows and integers may be off; HiGHS's own choice (1e-6) if None.
         found: called with every better solution (if some variables are integer).
+        work: units (see interface/work.py) after which it ends, if some variables are integer: at the same point in every run.
     """
     deadline = time.perf_counter() + time_limit
     lp = _lp(arrays)  # takes seconds for the largest programs
@@ -48,13 +54,19 @@ def minimise(
     }
     if tolerance is not None:
         options["primal_feasibility_tolerance"] = tolerance
+    if work < np.inf:
+        options |= dict.fromkeys(_UNCOUNTED, False)
     error = mip_error(arrays, options["mip_feasibility_tolerance"])
     highs = _solver(lp, options)
     if start is not None:
         highs.setSolution(len(start[0]), start[0].astype(np.int32), start[1])
 
+    calls, most_calls = 0, highs_calls(arrays.matrix.nnz, work)
+
     def on_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
-        if stop(event.data_out.mip_dual_bound - error):
+        nonlocal calls
+        calls += 1
+        if calls > most_calls or stop(event.data_out.mip_dual_bound - error):
             event.interrupt()
 
     if arrays.integer.any():
@@ -76,7 +88,7 @@ def minimise(
     else:
         solution = highs.getSolution()
         bound = dual_bound(arrays, np.array(solution.row_dual)) if solution.dual_valid else -np.inf
-    return Answer(x, objective, bound, False, optimal)
+    return Answer(x, objective, bound, False, optimal, highs_work(arrays.matrix.nnz, calls))
 
 
 def relax(arrays: ProgramArrays, time_limit: float, stop: Callable[[], bool] = lambda: False) -> Answer:
@@ -98,7 +110,8 @@ def relax(arrays: ProgramArrays, time_limit: float, stop: Callable[[], bool] = l
         return Answer(None, np.inf, bound, False, False)
     x = np.clip(np.array(solution.col_value), arrays.lower, 1.0)
     optimal = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
-    return Answer(x, float(arrays.cost @ x), bound, False, optimal)
+    work = interior_point(arrays.matrix.nnz, highs.getInfo().ipm_iteration_count)
+    return Answer(x, float(arrays.cost @ x), bound, False, optimal, work)
 
 
 def _stop_linear(highs: highspy.Highs, stop: Callable[[], bool]) -> None:

@@ -21,6 +21,7 @@ class Answer:
         objective: of x.
         bound: proven lower bound on the objective; with HiGHS, tolerances and rounding taken off.
         infeasible: proven to have no solution. optimal: solved within the gaps asked for.
+        work: units, from those solvers that count it; see interface/work.py.
     """
 
     x: Floats | None
@@ -28,6 +29,7 @@ class Answer:
     bound: float
     infeasible: bool
     optimal: bool
+    work: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

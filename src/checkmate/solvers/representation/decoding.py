@@ -49,7 +49,7 @@ def evaluate(graph: Graph, sequence: Sequence[int]) -> Evaluation:
     valid, used = _used(given, n, *problem.inputs, problem.producer, problem.keep, problem.recomputable)
     if not valid:
         simulate(graph, steps_from_sequence(graph, used.tolist()))  # says what is wrong
-    peak, stage_peaks, own_peaks, peak_ops = _replay(used, n, *links, problem.keep, sizes, workspaces, graph.fixed_memory)
+    peak, stage_peaks, own_peaks, peak_ops = _memory_profile(used, n, *links, problem.keep, sizes, workspaces, graph.fixed_memory)
     return Evaluation(used.tolist(), math.fsum(problem.cost[used].tolist()), peak, stage_peaks, own_peaks, peak_ops)
 
 
@@ -107,7 +107,7 @@ def _used(
 
 
 @kernel()
-def _replay(
+def _memory_profile(
     sequence: Ints,
     n: int,
     in_pointers: Ints,

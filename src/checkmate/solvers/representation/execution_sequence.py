@@ -17,8 +17,8 @@ import numpy as np
 from .graph_arrays import Ints, Problem
 from .kernels import kernel
 
-#: Rows of `Arrays.table`. Per op: where its inputs, its outputs begin in `Arrays.links` (they end where the next op's
-#: begin), cost, workspace, whether it may be recomputed, phase code. Per value: where its readers begin, producer, bytes.
+#: Rows of `SequenceArrays.table`. Per op: where its inputs, its outputs begin in `SequenceArrays.links` (they end where the next
+#: op's begin), cost, workspace, whether it may be recomputed, phase code. Per value: where its readers begin, producer, bytes.
 #: SHAPE: number of ops (the sink's number), number of values.
 IN, OUT, COST, WORKSPACE, RECOMPUTABLE, PHASE, USERS, PRODUCER, SIZE, SHAPE = range(10)
 #: Rows of a state. Per position: the slot there, live bytes (workspace included). Per slot: op, position, the slots of the
@@ -33,7 +33,7 @@ IDEAL = 1 << 44
 _INSERTED, _REMOVED, _MOVED = range(3)
 
 
-class Arrays(NamedTuple):
+class SequenceArrays(NamedTuple):
     """A graph for the kernels: few arrays, since every call passes them on. See the rows above."""
 
     table: Ints
@@ -54,7 +54,7 @@ def phase_codes(problem: Problem) -> Ints:
     return codes
 
 
-def arrays_of(problem: Problem) -> Arrays:
+def arrays_of(problem: Problem) -> SequenceArrays:
     """The graph with the sink."""
     graph = problem.graph
     n, m = graph.num_ops, graph.num_values
@@ -75,10 +75,10 @@ def arrays_of(problem: Problem) -> Arrays:
     table[PRODUCER, :m] = problem.producer
     table[SIZE, :m] = problem.size
     table[SHAPE, :2] = n, m
-    return Arrays(table, np.concatenate([in_values, out_values, user_ops]))
+    return SequenceArrays(table, np.concatenate([in_values, out_values, user_ops]))
 
 
-def new_state(arrays: Arrays, sequence: Sequence[int], capacity: int, limit: int) -> Ints:
+def new_state(arrays: SequenceArrays, sequence: Sequence[int], capacity: int, limit: int) -> Ints:
     """A state for `sequence`, which must be legal, followed by the sink.
 
     Args:
@@ -92,7 +92,7 @@ def new_state(arrays: Arrays, sequence: Sequence[int], capacity: int, limit: int
 
 
 @kernel()
-def fill(arrays: Arrays, state: Ints, sequence: Ints, limit: int) -> None:
+def fill(arrays: SequenceArrays, state: Ints, sequence: Ints, limit: int) -> None:
     """Start over with `sequence`, sink included."""
     capacity, length = state[COUNT, CAPACITY], len(sequence)
     state[FIRST] = -1
@@ -135,7 +135,7 @@ def fill(arrays: Arrays, state: Ints, sequence: Ints, limit: int) -> None:
 
 
 @kernel()
-def end(arrays: Arrays, state: Ints, slot: int, value: int) -> int:
+def end(arrays: SequenceArrays, state: Ints, slot: int, value: int) -> int:
     """The last position at which `value`, as computed in `slot`, is live."""
     begin, following = state[POSITION, slot], state[AFTER, slot]
     limit = state[POSITION, following] if following >= 0 else state.shape[1]
@@ -151,7 +151,7 @@ def end(arrays: Arrays, state: Ints, slot: int, value: int) -> int:
 
 
 @kernel()
-def next_reader(arrays: Arrays, state: Ints, slot: int, value: int, after: int) -> int:
+def next_reader(arrays: SequenceArrays, state: Ints, slot: int, value: int, after: int) -> int:
     """The first position past `after` that reads `value` as computed in `slot`; -1 if there is none."""
     following = state[AFTER, slot]
     limit = state[POSITION, following] if following >= 0 else state.shape[1]
@@ -189,7 +189,7 @@ def _add(state: Ints, begin: int, stop: int, size: int, limit: int) -> None:
 
 
 @kernel()
-def _through(arrays: Arrays, state: Ints, position: int) -> int:
+def _through(arrays: SequenceArrays, state: Ints, position: int) -> int:
     """Bytes that live on from before `position` past it."""
     op = state[OP, state[ORDER, position]]
     through = state[LIVE, position] - arrays.table[WORKSPACE, op]
@@ -199,7 +199,7 @@ def _through(arrays: Arrays, state: Ints, position: int) -> int:
 
 
 @kernel()
-def _detach(arrays: Arrays, state: Ints, slot: int, limit: int) -> None:
+def _detach(arrays: SequenceArrays, state: Ints, slot: int, limit: int) -> None:
     """Take the computation in `slot` out of the profile and of its op's list; its position stays, as a hole."""
     op, hole = state[OP, slot], state[POSITION, slot]
     earlier, later = state[BEFORE, slot], state[AFTER, slot]
@@ -230,7 +230,7 @@ def _detach(arrays: Arrays, state: Ints, slot: int, limit: int) -> None:
 
 
 @kernel()
-def _attach(arrays: Arrays, state: Ints, slot: int, limit: int) -> None:
+def _attach(arrays: SequenceArrays, state: Ints, slot: int, limit: int) -> None:
     """The inverse of `_detach`: the position of `slot` is a hole."""
     op, hole = state[OP, slot], state[POSITION, slot]
     for x in range(arrays.table[IN, op], arrays.table[IN, op + 1]):
@@ -264,7 +264,7 @@ def _attach(arrays: Arrays, state: Ints, slot: int, limit: int) -> None:
 
 
 @kernel()
-def _insert(arrays: Arrays, state: Ints, op: int, position: int, limit: int) -> int:
+def _insert(arrays: SequenceArrays, state: Ints, op: int, position: int, limit: int) -> int:
     count = state[COUNT]
     count[FREE] -= 1
     slot = state[UNUSED, count[FREE]]
@@ -285,7 +285,7 @@ def _insert(arrays: Arrays, state: Ints, op: int, position: int, limit: int) -> 
 
 
 @kernel()
-def _remove(arrays: Arrays, state: Ints, slot: int, limit: int) -> None:
+def _remove(arrays: SequenceArrays, state: Ints, slot: int, limit: int) -> None:
     count = state[COUNT]
     _detach(arrays, state, slot, limit)
     hole = state[POSITION, slot]
@@ -301,7 +301,7 @@ def _remove(arrays: Arrays, state: Ints, slot: int, limit: int) -> None:
 
 
 @kernel()
-def _move(arrays: Arrays, state: Ints, slot: int, position: int, limit: int) -> None:
+def _move(arrays: SequenceArrays, state: Ints, slot: int, position: int, limit: int) -> None:
     _detach(arrays, state, slot, limit)
     hole = state[POSITION, slot]
     state[COUNT, EXCESS] -= max(state[LIVE, hole] - limit, 0)
@@ -325,28 +325,28 @@ def _log(state: Ints, kind: int, op: int, position: int, target: int) -> None:
 
 
 @kernel()
-def insert(arrays: Arrays, state: Ints, op: int, position: int, limit: int) -> int:
+def insert(arrays: SequenceArrays, state: Ints, op: int, position: int, limit: int) -> int:
     """Compute `op` just before what is at `position`; its inputs must be there. Returns the slot."""
     _log(state, _INSERTED, op, position, position)
     return _insert(arrays, state, op, position, limit)
 
 
 @kernel()
-def remove(arrays: Arrays, state: Ints, slot: int, limit: int) -> None:
+def remove(arrays: SequenceArrays, state: Ints, slot: int, limit: int) -> None:
     """Drop a computation; its readers, if any, must have an earlier one."""
     _log(state, _REMOVED, state[OP, slot], state[POSITION, slot], -1)
     _remove(arrays, state, slot, limit)
 
 
 @kernel()
-def move(arrays: Arrays, state: Ints, slot: int, position: int, limit: int) -> None:
+def move(arrays: SequenceArrays, state: Ints, slot: int, position: int, limit: int) -> None:
     """Put a computation elsewhere; see `may_move`."""
     _log(state, _MOVED, state[OP, slot], state[POSITION, slot], position)
     _move(arrays, state, slot, position, limit)
 
 
 @kernel()
-def undo(arrays: Arrays, state: Ints, limit: int) -> None:
+def undo(arrays: SequenceArrays, state: Ints, limit: int) -> None:
     """Take back all changes since the log was last empty."""
     while state[COUNT, CHANGES] > 0:
         state[COUNT, CHANGES] -= 1
@@ -360,7 +360,7 @@ def undo(arrays: Arrays, state: Ints, limit: int) -> None:
 
 
 @kernel()
-def phases_allow(arrays: Arrays, state: Ints, op: int, begin: int, stop: int) -> bool:
+def phases_allow(arrays: SequenceArrays, state: Ints, op: int, begin: int, stop: int) -> bool:
     """The first computation of `op` may move across positions begin, ..., stop - 1."""
     phase = arrays.table[PHASE, op]
     if phase == 0:
@@ -373,7 +373,7 @@ def phases_allow(arrays: Arrays, state: Ints, op: int, begin: int, stop: int) ->
 
 
 @kernel()
-def may_move(arrays: Arrays, state: Ints, slot: int, position: int, reorder: bool) -> bool:
+def may_move(arrays: SequenceArrays, state: Ints, slot: int, position: int, reorder: bool) -> bool:
     """Whether the sequence is still legal with `slot` at `position`; `reorder`: first computations may change places."""
     op, start = state[OP, slot], state[POSITION, slot]
     opening = state[FIRST, op]
@@ -397,7 +397,7 @@ def may_move(arrays: Arrays, state: Ints, slot: int, position: int, reorder: boo
 
 
 @kernel()
-def first_reader(arrays: Arrays, state: Ints, op: int) -> int:
+def first_reader(arrays: SequenceArrays, state: Ints, op: int) -> int:
     """The first position that reads anything `op` makes; the end of the sequence if nothing does."""
     earliest = state[COUNT, LENGTH]
     for x in range(arrays.table[OUT, op], arrays.table[OUT, op + 1]):
@@ -408,7 +408,7 @@ def first_reader(arrays: Arrays, state: Ints, op: int) -> int:
 
 
 @kernel()
-def superfluous(arrays: Arrays, state: Ints, slot: int, reorder: bool) -> bool:
+def superfluous(arrays: SequenceArrays, state: Ints, slot: int, reorder: bool) -> bool:
     """Nobody reads what `slot` computes, and it need not be there otherwise."""
     op, following = state[OP, slot], state[AFTER, slot]
     if state[BEFORE, slot] < 0 and (not reorder or following < 0):

@@ -126,8 +126,9 @@ def _regular(problem: Problem, places: list[int], most: int, turn: int) -> list[
         return len({(b - a, f"{spent[b] - spent[a]:.1e}") for a, b in pairwise(bounds)})
 
     least = -(-len(places) // max(1, most - 1))
-    ways = [places[first::step] for step in range(least, least + -(-least // 2) + 1) for first in range(step)]
-    return min((way for way in ways if 0 < len(way) < most), key=lambda way: (kinds(way), -len(way)), default=[])
+    selections = [places[first::step] for step in range(least, least + -(-least // 2) + 1) for first in range(step)]
+    fitting = (selection for selection in selections if 0 < len(selection) < most)
+    return min(fitting, key=lambda selection: (kinds(selection), -len(selection)), default=[])
 
 
 def passing(problem: Problem, values: Ints, until: Ints) -> Floats:
@@ -178,7 +179,7 @@ def _between(
 
 
 @dataclass(frozen=True)
-class Block:
+class SegmentGraph:
     """One segment as a graph: what enters is made by op `source`, and op `gap` stands for all that happens behind it.
 
     Attributes:
@@ -198,7 +199,7 @@ class Block:
         return ops, tuple((value.size, value.keep) for value in self.graph.values), self.gap
 
 
-def block(segments: Segments, number: int) -> Block:
+def segment_graph(segments: Segments, number: int) -> SegmentGraph:
     """Segment `number` as a graph of its own."""
     whole, segment = segments.graph, segments.segments[number]
     values: list[Value] = []
@@ -232,4 +233,4 @@ def block(segments: Segments, number: int) -> Block:
     for old in segment.backward:
         op = whole.ops[old]
         add(replace(op, name=f"op{old}", inputs=known(op.inputs), outputs=define(op.outputs)), old)
-    return Block(Graph(ops, values, 0, f"segment {number}"), tuple(origin), gap)
+    return SegmentGraph(Graph(ops, values, 0, f"segment {number}"), tuple(origin), gap)

@@ -1,0 +1,42 @@
+"""What the search for a smaller budget may take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import checkmate
+from checkmate.solvers import smallest_budget, solving
+from checkmate.solvers.heuristics.greedy_eviction import Greedy
+from support import training_chain
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.5, 2.0, 100.0])
+def test_naming_a_budget_that_would_do_keeps_to_the_time_limit(limit: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the budget is below what one op needs, and the search itself ends at once."""
+    asked: list[dict[str, Any]] = []
+
+    def record(*args: Any, **kwargs: Any) -> Any:
+        asked.append(kwargs)
+        return smallest_budget.least_peak_found(*args, **kwargs)
+
+    monkeypatch.setattr(solving, "least_peak_found", record)
+    graph = training_chain(20)
+    with pytest.raises(checkmate.InfeasibleBudget):
+        checkmate.solve(graph, graph.min_working_set - 1, time_limit=limit)
+    assert asked[0]["seconds"] <= max(1.0, limit) and asked[0]["units"] <= max(1.0, limit)
+
+
+def test_nothing_is_tried_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[None] = []
+    monkeypatch.setattr(Greedy, "run", lambda *_, **__: passes.append(None))
+    graph = training_chain(400)
+    best, proven = smallest_budget.least_peak_found(graph, seconds=0.0)
+    assert not passes and best.peak == graph.no_recompute_peak and proven == graph.min_working_set
+
+
+def test_what_is_found_depends_on_the_work_and_not_on_the_clock() -> None:
+    graph = training_chain(150)
+    one, two = (smallest_budget.least_peak_found(graph, units=0.3, seconds=seconds) for seconds in (300.0, 600.0))
+    assert one[0].sequence == two[0].sequence and one[1] == two[1]
