@@ -9,13 +9,14 @@ STAMP := $(VENV)/installed
 demo: $(STAMP)
 	$(BIN)/checkmate demo --output demo-output
 
-# Each framework in a process of its own: together they change each other's threads and memory. So do tests of TensorFlow: those with
-# the tightest budgets need a memory pool that no other has cut into pieces.
+# Each framework in processes of its own: together they change each other's threads and memory. So do tests of TensorFlow: those with
+# the tightest budgets need a memory pool that no other has cut into pieces. The rest, mostly search on one core, uses all of them.
 test: check
+	$(BIN)/python -m pytest --ignore=tests/tf2 --ignore=tests/test_tutorials.py --ignore=tests/benchmarks \
+		--numprocesses logical --maxprocesses 8 --dist loadfile
 	$(BIN)/python -m pytest tests/tf2 --ignore=tests/tf2/test_training.py
 	$(BIN)/python -m pytest tests/tf2/test_training.py
 	$(BIN)/python -m pytest tests/test_tutorials.py tests/benchmarks
-	$(BIN)/python -m pytest --ignore=tests/tf2 --ignore=tests/test_tutorials.py --ignore=tests/benchmarks
 
 check: $(STAMP)
 	$(BIN)/ruff check
