@@ -46,7 +46,7 @@ import numpy as np
 
 import checkmate
 from checkmate import Graph, InfeasibleBudget, Schedule, simulate
-from checkmate.rounding import summation_error
+from checkmate.float_rounding import summation_error
 from checkmate.solvers import Progress, Search
 from checkmate.solvers.bounds.lagrangian_bound import LagrangianBound, LagrangianRelaxation
 from checkmate.solvers.bounds.nested_snapshot_bound import nested_bound

@@ -29,8 +29,8 @@ from typing import Any
 
 import checkmate
 from checkmate import Contradiction, Graph, networks
+from checkmate.float_rounding import summation_error
 from checkmate.report import plot_curves
-from checkmate.rounding import summation_error
 
 BUDGETS = ("90%", "70%", "50%", "35%", "1.02x")
 METHODS = ("auto", "greedy", "lp-rounding", "chen-sqrt", "chen-greedy", "griewank", "keep-all-forward")

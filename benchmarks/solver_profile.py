@@ -27,7 +27,7 @@ from checkmate.solvers.bounds import snapshot_relaxation as snapshot
 from checkmate.solvers.default import (
     annealing_runs,
     auto,
-    bounds_from_prices,
+    bound_phases,
     large_neighbourhood,
     relaxation_rounds,
 )
@@ -55,7 +55,7 @@ PHASES: dict[str, list[tuple[Any, str]]] = {
     "decode": [(module, "decode") for module in (decode, large)] + [(relaxation_rounds, "retained_by")],
     "evaluate": [(module, "evaluate") for module in (decode, auto, large, greedy, anneal)],
     "greedy eviction": [(greedy.Greedy, "__init__"), (greedy.Greedy, "run")],
-    "nested": [(nested.Nested, "__init__"), (nested.Nested, "run"), (bounds_from_prices, "nested_bound")],
+    "nested": [(nested.Nested, "__init__"), (nested.Nested, "run"), (bound_phases, "nested_bound")],
     "climb": [(climb.Climb, "__init__"), (climb.Climb, "start"), (climb.Climb, "step")],
     "annealing": [(anneal.Anneal, "__init__"), (anneal.Anneal, "run"), (annealing_runs.AnnealingRuns, "_side_by_side")],
     "large neighbourhoods": [(large_neighbourhood.LargeNeighbourhood, "run")],

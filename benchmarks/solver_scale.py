@@ -25,9 +25,9 @@ from solver import budget_of, environment
 
 import checkmate
 from checkmate import Graph, networks
+from checkmate.float_rounding import summation_error
 from checkmate.networks.layers import Layers, build
 from checkmate.report import plot_curves
-from checkmate.rounding import summation_error
 
 OPS = (100, 300, 1000, 3000, 10000, 20000)
 BUDGETS = ("70%", "50%", "30%")

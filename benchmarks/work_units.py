@@ -1,6 +1,6 @@
 """What a unit of work takes, of each kind: seconds of one core, which should be about one.
 
-The default method counts its work (src/checkmate/solvers/interface/work.py) to be the same in every run; these are the seconds behind
+The default method counts its work (src/checkmate/solvers/interface/work_limits.py) to be the same in every run; these are the seconds behind
 the counts. Processor time is measured, so that other work on the machine matters little. Programs of equal size differ by a factor of some units;
 ratios between 0.2 and 5 are fine.
 
@@ -30,7 +30,7 @@ from checkmate.solvers.exact.best_first_search import Exact
 from checkmate.solvers.heuristics.annealing import Anneal
 from checkmate.solvers.heuristics.greedy_eviction import SETTINGS, Greedy
 from checkmate.solvers.heuristics.nested_checkpointing import Nested
-from checkmate.solvers.interface import work
+from checkmate.solvers.interface import work_limits as work
 from checkmate.solvers.representation.graph_arrays import problem_of
 
 #: A case: kind of work, graph, and what does some and says how many units that is.

@@ -13,8 +13,8 @@ from typing import Any
 
 from .errors import InvalidSchedule
 from .files import write_file
+from .float_rounding import summation_error
 from .graph import Graph
-from .rounding import summation_error
 from .text import printable
 
 FORMAT = "checkmate-schedule"

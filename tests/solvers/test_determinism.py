@@ -19,7 +19,7 @@ from checkmate import Compute, Graph, networks
 from checkmate.solvers.default.auto import relaxations
 from checkmate.solvers.default.tuning import TUNING
 from checkmate.solvers.interface.running_search import Search
-from checkmate.solvers.interface.work import Work
+from checkmate.solvers.interface.work_limits import Work
 from checkmate.solvers.smallest_budget import least_peak_found
 from support import random_graph
 

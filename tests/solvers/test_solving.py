@@ -13,7 +13,7 @@ import pytest
 
 import checkmate
 from checkmate import Graph, InfeasibleBudget, simulate
-from checkmate.rounding import summation_error
+from checkmate.float_rounding import summation_error
 from checkmate.solvers import Search
 from checkmate.solvers.bounds.snapshot_relaxation import SnapshotRelaxation
 from checkmate.solvers.default.auto import relaxations

@@ -14,7 +14,7 @@ from checkmate.schedule import Compute, Step
 from checkmate.tf2.capture import Captured
 from checkmate.tf2.emit import emit
 from checkmate.tf2.internals import without_graph_rewriting
-from checkmate.tf2.kinds import root
+from checkmate.tf2.op_kinds import root
 from checkmate.tf2.plan import make_plan
 from checkmate.tf2.replay import replay, replay_peak
 from tf2_models import captured_case, tensors

@@ -15,7 +15,7 @@ from checkmate.schedule import Step
 from checkmate.tf2.capture import Captured
 from checkmate.tf2.emit import emit, original
 from checkmate.tf2.internals import is_stateful
-from checkmate.tf2.kinds import IN_PLACE, is_big, is_handle, is_one_kernel, root
+from checkmate.tf2.op_kinds import IN_PLACE, is_big, is_handle, is_one_kernel, root
 from checkmate.tf2.overlap import one_by_one, overlapping
 from checkmate.tf2.plan import make_plan
 from checkmate.tf2.priority import in_order_of_priority, prioritized

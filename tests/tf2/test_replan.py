@@ -261,9 +261,9 @@ print(sum("counts no memory" in str(w.message) for w in caught))
 
 
 def tensor_bytes(tensor: Any) -> int:
-    from checkmate.tf2 import kinds
+    from checkmate.tf2 import op_kinds
 
-    return kinds.tensor_bytes(tensor)
+    return op_kinds.tensor_bytes(tensor)
 
 
 def test_a_budget_that_cannot_be_met_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

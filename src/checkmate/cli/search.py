@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..errors import BudgetError, CheckmateError, Contradiction, InfeasibleBudget, UnknownMethod
+from ..float_rounding import summation_error
 from ..graph import Graph
-from ..rounding import summation_error
 from ..schedule import OPTIMAL_GAP
 from ..solvers import max_batch_size, methods, solve
 from ..units import format_bytes, parse_bytes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import Contradiction
 from ..graph import Graph
 from ..schedule import simulate, steps_from_sequence
-from .interface.work import Limits, Work, eviction, exact_search, sets_of_values
+from .interface.work_limits import Limits, Work, eviction, exact_search, sets_of_values
 from .representation.compile_clock import search_clock
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Ops per segment of nested checkpointing; so few ops that greedy eviction takes milliseconds as a rule, and is asked to the end.
 _OPS, _FEW_OPS = 25, 300
-#: Units of work (see interface/work.py) in all; and for greedy eviction, of however few there are.
+#: Units of work (see interface/work_limits.py) in all; and for greedy eviction, of however few there are.
 UNITS, _LEAST_UNITS = 15.0, 1.0
 #: The most seconds, where nobody says how many: a search on a slow machine takes longer for the same work.
 _SECONDS = 60.0

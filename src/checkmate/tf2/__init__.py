@@ -11,7 +11,7 @@ from __future__ import annotations
 from ..errors import BudgetWarning
 from ..planning import Options
 from .api import TrainIteration, capture, compile, plans
-from .fit import prepare
+from .keras_fit import prepare
 from .measure import Measurement, count_on_cpu, measure
 from .plan import Plan
 from .step import PlannedStep

@@ -11,7 +11,7 @@ from ..errors import CheckmateError
 from ..graph import Graph
 from ..planning import Options
 from ..units import Budget
-from .fit import prepared_plans
+from .keras_fit import prepared_plans
 from .keras_step import build, gradient_step, training_step
 from .plan import Plan
 from .step import PlannedStep, capture_step

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from ..graph import Graph, Op, Value
 from ..planning import OpCost
-from .kinds import IN_PLACE, root, tensor_bytes
 from .op_groups import OpGroup
+from .op_kinds import IN_PLACE, root, tensor_bytes
 from .order import is_gradient
 from .trace import Traced, is_fixed
 

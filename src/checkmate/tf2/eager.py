@@ -11,7 +11,7 @@ import tensorflow as tf
 from ..schedule import Compute, Step
 from .capture import Captured
 from .internals import eager_attributes, run_op
-from .kinds import ALIASES, is_shape, needs, source
+from .op_kinds import ALIASES, is_shape, needs, source
 from .trace import shape_value
 
 

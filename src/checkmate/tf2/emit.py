@@ -17,7 +17,7 @@ import tensorflow as tf
 from ..schedule import Compute, Step
 from .capture import Captured
 from .internals import add_control_edge, copy_functions, copy_op, is_stateful
-from .kinds import READERS, SMALL, is_big, is_handle, is_one_kernel, is_shape, needs, root, source, tensor_bytes
+from .op_kinds import READERS, SMALL, is_big, is_handle, is_one_kernel, is_shape, needs, root, source, tensor_bytes
 from .overlap import one_by_one
 from .replay import replay
 from .trace import is_fixed, shape_value

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .kinds import tensor_bytes
+from .op_kinds import tensor_bytes
 
 #: Operations per element of the largest tensor, for kernels that do more than one; the rest counts as one.
 _PER_ELEMENT = {"Softmax": 5, "LogSoftmax": 5, "FusedBatchNormV3": 6, "FusedBatchNormGradV3": 11, "Exp": 4, "Tanh": 6, "Erf": 8}

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from .internals import onednn_is_on
-from .kinds import SMALL
+from .op_kinds import SMALL
 
 #: Bytes: what TensorFlow asks of the address of a tensor.
 _ALIGNED = 64

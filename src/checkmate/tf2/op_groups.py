@@ -13,7 +13,7 @@ from functools import cached_property
 
 import tensorflow as tf
 
-from .kinds import ALIASES, IN_PLACE, is_big, is_free, is_recomputable, root, tensor_bytes
+from .op_kinds import ALIASES, IN_PLACE, is_big, is_free, is_recomputable, root, tensor_bytes
 from .trace import Traced, is_fixed
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from .internals import is_stateful
-from .kinds import ALIASES, IN_PLACE, SMALL, is_big, is_recomputable, root, source, tensor_bytes
+from .op_kinds import ALIASES, IN_PLACE, SMALL, is_big, is_recomputable, root, source, tensor_bytes
 
 _GRADIENT = "gradient_tape"  # in the names of the ops of a backward pass
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .internals import is_stateful
-from .kinds import is_handle, is_one_kernel
+from .op_kinds import is_handle, is_one_kernel
 from .replay import Run
 
 

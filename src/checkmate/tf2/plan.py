@@ -13,7 +13,7 @@ from ..errors import BudgetError, InfeasibleBudget
 from ..graph import Graph
 from ..planning import Allowance, Options, accelerator_budget, host_budget
 from .capture import Captured
-from .kinds import root
+from .op_kinds import root
 from .replay import replay_peak
 
 

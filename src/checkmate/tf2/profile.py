@@ -21,8 +21,8 @@ from ..planning.cost_cache import CostCache, open_cost_cache
 from ..planning.roofline import Rates
 from .flops import flops, moved_bytes
 from .internals import copy_op, eager_attributes, is_stateful, onednn_is_on, run_op
-from .kinds import SMALL, is_opaque, is_shape, tensor_bytes
 from .measure import counts_memory, default_device, exact_blocks, measure, outside
+from .op_kinds import SMALL, is_opaque, is_shape, tensor_bytes
 from .trace import shape_value
 
 _LONG = 0.2  # seconds of one run

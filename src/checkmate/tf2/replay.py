@@ -17,7 +17,7 @@ import tensorflow as tf
 from ..schedule import Compute, Step
 from .capture import Captured
 from .internals import is_stateful
-from .kinds import IN_PLACE, READERS, is_handle, root, tensor_bytes
+from .op_kinds import IN_PLACE, READERS, is_handle, root, tensor_bytes
 from .trace import is_fixed
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from .internals import copy_handle_data, is_stateful_type, replace_input, rewritten_graph
-from .kinds import counts_elements
 from .measure import zeros_outside
+from .op_kinds import counts_elements
 
 #: Loops and branches ...
 _WHOLE = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"})

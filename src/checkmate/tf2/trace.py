@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from .internals import is_stateful, variable_bytes
-from .kinds import SMALL, is_shape, source, tensor_bytes
+from .op_kinds import SMALL, is_shape, source, tensor_bytes
 from .order import in_creation_order, in_order_of, with_early_updates, with_late_broadcasts
 from .rewrite import hide_counts, rewritten
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from checkmate import Graph
-from checkmate.rounding import UNIT
+from checkmate.float_rounding import UNIT
 from checkmate.solvers.bounds.lagrangian_bound import LagrangianBound, LagrangianRelaxation
 from checkmate.solvers.bounds.nested_snapshot_bound import nested_bound
 from checkmate.solvers.bounds.snapshot_relaxation import SnapshotRelaxation

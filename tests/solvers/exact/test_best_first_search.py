@@ -1,4 +1,4 @@
-"""The exact search: against brute force beyond the sizes of tests/test_solve.py, methods of other kinds, and by its parts."""
+"""The exact search: against brute force beyond the sizes of tests/solvers/test_solving.py, methods of other kinds, and by its parts."""
 
 from __future__ import annotations
 

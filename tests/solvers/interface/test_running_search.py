@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from checkmate import Contradiction, Graph
-from checkmate.rounding import summation_error
+from checkmate.float_rounding import summation_error
 from checkmate.solvers import Search
 from support import training_chain
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from ...rounding import UNIT
+from ...float_rounding import UNIT
 from ..mixed_integer.dispatch import minimise
 from ..mixed_integer.program import Program
 from ..representation.graph_arrays import Bools, Floats, Ints

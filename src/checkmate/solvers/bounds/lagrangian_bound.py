@@ -23,7 +23,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...rounding import UNIT, summation_error
+from ...float_rounding import UNIT, summation_error
 from ..representation.decoding import Evaluation
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
 from ..representation.kernels import kernel

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...rounding import UNIT, summation_error
-from ..interface.work import Work, block_programs
+from ...float_rounding import UNIT, summation_error
+from ..interface.work_limits import Work, block_programs
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
 from ..representation.kernels import kernel
 from ..representation.segments import LIKE, LONG, RADIUS, last_forward_use, passing

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...rounding import UNIT
+from ...float_rounding import UNIT
 from ..mixed_integer import dispatch
 from ..mixed_integer.program import Answer, Program
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
@@ -48,7 +48,7 @@ class Relaxed:
         retained: per snapshot, which values the relaxation keeps (length m); None without a solution.
         cost: of the relaxation's own solution.
         exact: solved within the gap asked for.
-        work: units; see interface/work.py.
+        work: units; see interface/work_limits.py.
     """
 
     bound: float

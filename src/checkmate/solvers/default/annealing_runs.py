@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ..heuristics.annealing import HOT, POLISH_HEAT
-from ..interface.work import annealing
+from ..interface.work_limits import annealing
 from ..representation.decoding import Evaluation, evaluate
 from .common_state import SIDE_BY_SIDE, State
 from .eviction_and_climb import EvictionAndClimb

@@ -13,7 +13,7 @@ from ...schedule import OPTIMAL_GAP
 from ..exact.best_first_search import ALL, FIRST, exact
 from ..heuristics.annealing import COLD, HOT, POLISH_HEAT, Anneal
 from ..interface.running_search import Search
-from ..interface.work import annealing
+from ..interface.work_limits import annealing
 from ..representation.decoding import Evaluation, evaluate
 from ..representation.graph_arrays import problem_of
 from .auto import auto

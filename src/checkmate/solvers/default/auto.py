@@ -2,7 +2,7 @@
 
 Every round solves the relaxation for the current snapshots, which raises the bound (relaxation_rounds.py); reads a schedule off it
 and repairs that by greedy eviction where it breaks the budget (schedules_from_relaxations.py); and limits memory at the stages (or
-recomputations) that broke it. While the gap stays wide, other bounds (bounds_from_prices.py) and other searches join in:
+recomputations) that broke it. While the gap stays wide, other bounds (bound_phases.py) and other searches join in:
 eviction_and_climb.py, annealing_runs.py, nested_tries.py, large_neighbourhood.py. The numbers of all of them are in tuning.py.
 """
 
@@ -16,7 +16,7 @@ from ..exact.best_first_search import ALL, FIRST, exact
 from ..interface.running_search import Search
 from ..representation.decoding import Evaluation, evaluate
 from .annealing_runs import AnnealingRuns
-from .bounds_from_prices import BoundsFromPrices
+from .bound_phases import BoundPhases
 from .common_state import State
 from .eviction_and_climb import EvictionAndClimb
 from .large_graphs import large
@@ -52,7 +52,7 @@ class _Engine:
         self.eviction = EvictionAndClimb(state)
         self.annealing = AnnealingRuns(state, self.eviction)
         self.nested = NestedCheckpointing(state, lambda segment, rounds: auto(segment, rounds, tuning))
-        self.bounds = BoundsFromPrices(state)
+        self.bounds = BoundPhases(state)
         self.neighbourhoods = LargeNeighbourhood(state)
         # Rounds in all; those that improved a schedule within the gap; searches in a row that brought no better schedule.
         self.rounds = self.polished = self.vain = 0

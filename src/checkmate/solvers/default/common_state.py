@@ -10,7 +10,7 @@ from ..bounds.snapshot_relaxation import SnapshotRelaxation
 from ..heuristics.annealing import Anneal
 from ..heuristics.greedy_eviction import Greedy, Weights
 from ..interface.running_search import Search
-from ..interface.work import annealing, eviction
+from ..interface.work_limits import annealing, eviction
 from ..representation.decoding import Evaluation
 from ..representation.graph_arrays import Bools, problem_of
 from .tuning import Tuning

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..heuristics.greedy_eviction import REPAIR_SETTINGS, SETTINGS
 from ..heuristics.hill_climbing import Climb
-from ..interface.work import eviction
+from ..interface.work_limits import eviction
 from ..representation.decoding import Evaluation
 from .common_state import State
 

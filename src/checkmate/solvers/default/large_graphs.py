@@ -21,7 +21,7 @@ from ..bounds.snapshot_relaxation import SnapshotRelaxation
 from ..heuristics.greedy_eviction import SETTINGS, Greedy
 from ..heuristics.hill_climbing import Climb
 from ..interface.running_search import Search
-from ..interface.work import eviction
+from ..interface.work_limits import eviction
 from ..representation.decoding import Evaluation, decode, evaluate
 from ..representation.graph_arrays import Bools, Floats, problem_of
 from .tuning import TUNING, LargeNumbers

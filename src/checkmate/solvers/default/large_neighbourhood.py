@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ..heuristics.annealing import POLISH_HEAT
-from ..interface.work import annealing
+from ..interface.work_limits import annealing
 from ..representation.decoding import Evaluation, read_off, retained_by
 from ..representation.graph_arrays import Bools
 from .common_state import SIDE_BY_SIDE, State

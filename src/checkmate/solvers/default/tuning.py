@@ -1,7 +1,7 @@
 """The numbers that tune the default method, in one place.
 
 They are tuned on graphs that nothing is judged by: `benchmarks/tuning_instances.py` writes them, and the command named at a number,
-run with another value, shows what the number is for. Units of work are those of interface/work.py. The figures in `benchmarks/results` are of other graphs, and judge.
+run with another value, shows what the number is for. Units of work are those of interface/work_limits.py. The figures in `benchmarks/results` are of other graphs, and judge.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from ...errors import InvalidSchedule
 from ...graph import Graph
 from ...schedule import Compute, Schedule
 from ..interface.running_search import Search
-from ..interface.work import annealing, eviction
+from ..interface.work_limits import annealing, eviction
 
 
 def sequence_of(start: Schedule, graph: Graph) -> list[int]:

@@ -18,10 +18,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...float_rounding import summation_error
 from ...graph import Graph
-from ...rounding import summation_error
 from ..interface.running_search import Search
-from ..interface.work import exact_search, successors
+from ..interface.work_limits import exact_search, successors
 from ..representation.decoding import Evaluation, evaluate
 from ..representation.execution_sequence import phase_codes
 from ..representation.graph_arrays import Ints, problem_of

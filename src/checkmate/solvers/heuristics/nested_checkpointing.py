@@ -21,7 +21,7 @@ from ...graph import Graph
 from ...schedule import Free, steps_from_sequence
 from ..interface.numbers import Numbers, number
 from ..interface.running_search import Search
-from ..interface.work import Limits, nested_cells
+from ..interface.work_limits import Limits, nested_cells
 from ..representation.decoding import Evaluation, evaluate
 from ..representation.graph_arrays import Floats, Problem
 from ..representation.kernels import kernel

@@ -11,12 +11,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from ...errors import BudgetError, Contradiction
+from ...float_rounding import summation_error
 from ...graph import Graph
-from ...rounding import summation_error
 from ...schedule import OPTIMAL_GAP, Compute, Schedule, Step, simulate, steps_from_sequence
 from ...units import shown
 from ..representation.compile_clock import search_clock
-from .work import Limits, Work
+from .work_limits import Limits, Work
 
 #: Seeds are below this: what HiGHS and CBC accept.
 _SEEDS = 2**31 - 1

@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import CheckmateError
 from ..interface.running_search import Search
 from ..representation.graph_arrays import Floats
-from . import guard, interpreter
+from . import child_guard, python_process
 from .program import Answer, Program, ProgramArrays
 
 _MODEL, _SOLUTION, _CODE = "model.mps", "solution.txt", "exit_code.txt"
@@ -64,8 +64,8 @@ def solve_with_cbc(program: Program, seconds: float, gap: float, search: Search)
     words = [word for name, value in options.items() for word in (f"-{name}", value)]
     command = [path, str(folder / _MODEL), *words, "-solve", "-solution", str(folder / _SOLUTION)]
     try:
-        process = interpreter.start(
-            ["-S", guard.__file__, str(folder), _CODE, *command],
+        process = python_process.start(
+            ["-S", child_guard.__file__, str(folder), _CODE, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -133,7 +133,7 @@ def write_mps(arrays: ProgramArrays, path: Path) -> None:
 
 
 def _read(folder: Path, num_variables: int, gap: float) -> Answer:
-    solution, log, code = (folder / name for name in (_SOLUTION, guard.LOG, _CODE))
+    solution, log, code = (folder / name for name in (_SOLUTION, child_guard.LOG, _CODE))
     if code.exists() and (number := code.read_text(encoding="ascii")) != "0":
         said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise CheckmateError(f"CBC failed with exit code {number}: {said[-1] if said else 'no output'}")

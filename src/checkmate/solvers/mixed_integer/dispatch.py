@@ -43,7 +43,7 @@ def minimise(
         stop: called now and then with the current bound; True ends the search.
         start: (variables, values) of a solution to begin with; the rest is completed by HiGHS.
         tolerance: how far rows and integers may be off; HiGHS's own choice (1e-6) if None.
-        work: units (see interface/work.py) after which it ends, if some variables are integer: at the same point in every run.
+        work: units (see interface/work_limits.py) after which it ends, if some variables are integer: at the same point in every run.
     """
     deadline = time.perf_counter() + time_limit
     arrays = program.arrays()

@@ -9,8 +9,8 @@ from typing import Any
 import highspy
 import numpy as np
 
-from ..interface.work import highs as highs_work
-from ..interface.work import highs_calls, interior_point
+from ..interface.work_limits import highs as highs_work
+from ..interface.work_limits import highs_calls, interior_point
 from ..representation.graph_arrays import Floats, Ints
 from .program import Answer, ProgramArrays
 from .proven_bounds import DUAL_TOLERANCE, ROW_TOLERANCE, dual_bound, mip_error
@@ -40,7 +40,7 @@ def minimise(
         start: (variables, values) of a solution to begin with; the rest is completed by HiGHS.
         tolerance: how far rows and integers may be off; HiGHS's own choice (1e-6) if None.
         found: called with every better solution (if some variables are integer).
-        work: units (see interface/work.py) after which it ends, if some variables are integer: at the same point in every run.
+        work: units (see interface/work_limits.py) after which it ends, if some variables are integer: at the same point in every run.
     """
     deadline = time.perf_counter() + time_limit
     lp = _lp(arrays)  # takes seconds for the largest programs

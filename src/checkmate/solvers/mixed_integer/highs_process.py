@@ -20,7 +20,7 @@ import numpy as np
 
 from ...errors import CheckmateError
 from ..representation.graph_arrays import Floats
-from . import interpreter
+from . import python_process
 from .program import Answer, ProgramArrays
 
 #: Seconds that it may take beyond its time, or after it was asked to stop, to say what it has.
@@ -45,8 +45,8 @@ class Worker:
         self._ours_in, theirs_out = Pipe(duplex=False)
         with theirs_in, theirs_out:
             try:
-                self._process = interpreter.start(
-                    ["-c", _START, *interpreter.search_path()],
+                self._process = python_process.start(
+                    ["-c", _START, *python_process.search_path()],
                     stdin=theirs_in.fileno(),
                     stdout=theirs_out.fileno(),
                     stderr=self._errors,

@@ -21,7 +21,7 @@ class Answer:
         objective: of x.
         bound: proven lower bound on the objective; with HiGHS, tolerances and rounding taken off.
         infeasible: proven to have no solution. optimal: solved within the gaps asked for.
-        work: units, from those solvers that count it; see interface/work.py.
+        work: units, from those solvers that count it; see interface/work_limits.py.
     """
 
     x: Floats | None

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from ...rounding import UNIT, summation_error
+from ...float_rounding import UNIT, summation_error
 from ..representation.graph_arrays import Floats
 from .program import ProgramArrays
 

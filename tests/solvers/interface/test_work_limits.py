@@ -8,7 +8,7 @@ from checkmate import networks
 from checkmate.solvers.bounds.snapshot_relaxation import SnapshotRelaxation
 from checkmate.solvers.default.auto import auto
 from checkmate.solvers.interface.running_search import Search
-from checkmate.solvers.interface.work import Limits, Work, highs, highs_calls
+from checkmate.solvers.interface.work_limits import Limits, Work, highs, highs_calls
 from checkmate.solvers.representation.graph_arrays import Problem
 from support import training_chain
 

@@ -1,6 +1,6 @@
 """A process that runs one command in a folder, and ends it and removes the folder when whoever asked for it is gone.
 
-    python guard.py FOLDER EXIT_CODE_FILE COMMAND [ARGUMENT ...]
+    python child_guard.py FOLDER EXIT_CODE_FILE COMMAND [ARGUMENT ...]
 
 The command starts with the first byte of standard input; any further byte interrupts it (SIGINT). When standard input ends, be it
 because the asking process was killed, the command is killed and the folder goes. The exit code is written to the file (a name

@@ -6,12 +6,12 @@ import numpy as np
 
 from ..bounds.lagrangian_bound import LagrangianBound
 from ..bounds.nested_snapshot_bound import MULTIPLIERS, nested_bound, repeats
-from ..interface.work import lagrangian as lagrangian_work
+from ..interface.work_limits import lagrangian as lagrangian_work
 from ..representation.decoding import read_off
 from .common_state import State
 
 
-class BoundsFromPrices:
+class BoundPhases:
     """Both, once for each search."""
 
     def __init__(self, state: State):
