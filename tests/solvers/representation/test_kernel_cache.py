@@ -85,6 +85,8 @@ def test_a_damaged_cache_and_a_full_disk_are_no_cache(nowhere: Path, monkeypatch
         path.write_bytes(path.read_bytes()[:7])
     hurt = load(nowhere / "hurt_kernels.py")
     assert (hurt.double(3), hits(hurt.double)) == (6, 0)
+    mended = load(nowhere / "hurt_kernels.py")
+    assert (mended.double(3), hits(mended.double)) == (6, 1)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

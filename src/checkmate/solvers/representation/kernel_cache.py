@@ -51,9 +51,12 @@ class KernelCache(NullCache):
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep the machine code for these argument types, if any folder takes it."""
         for one in self._caches:
-            with suppress(*_BROKEN):
-                one.save_overload(sig, data)
-                return
+            for mend in (False, True):  # numba reads what is there before it adds to it
+                with suppress(*_BROKEN):
+                    if mend:
+                        one.flush()
+                    one.save_overload(sig, data)
+                    return
 
 
 @cache
