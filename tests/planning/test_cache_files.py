@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from checkmate.cache_directory import cache_directory
 from checkmate.planning import cache_files
-from checkmate.planning.cache_files import cache_directory, file_of, load, store
+from checkmate.planning.cache_files import file_of, load, store
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ def test_a_user_without_a_home_has_no_cache(problem: Exception | None, monkeypat
 
     monkeypatch.delenv("CHECKMATE_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(cache_files.platformdirs, "user_cache_path", nowhere)
+    monkeypatch.setattr("platformdirs.user_cache_path", nowhere)
     monkeypatch.chdir(tmp_path)
     assert cache_directory() is None
     store("plan", "a", 1)

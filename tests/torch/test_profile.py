@@ -15,9 +15,9 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule, Node
 from torch.nn import functional as F
 
+from checkmate.cache_directory import cache_directory
 from checkmate.errors import UnknownMethod
 from checkmate.planning import FREE, OpCost
-from checkmate.planning.cache_files import cache_directory
 from checkmate.planning.cost_cache import close_cost_caches
 from checkmate.torch import profile as profile_module
 from checkmate.torch.measure import measure

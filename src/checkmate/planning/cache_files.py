@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
+from ..cache_directory import cache_directory
 from ..files import write_file
 
 FORMAT, VERSION = "checkmate-cache", 3
@@ -28,21 +27,6 @@ LIMIT = 256 * 2**20
 _ABANDONED = 3600.0
 
 _OURS = re.compile(r"[a-z]+-[0-9a-f]{24}\.json|\.checkmate-[0-9a-f]+\.tmp")
-
-
-def cache_directory() -> Path | None:
-    """`$CHECKMATE_CACHE_DIR`, else `checkmate` under `$XDG_CACHE_HOME` or where caches belong on this system.
-
-    None where no place is known: a user without a home directory.
-    """
-    if chosen := os.environ.get("CHECKMATE_CACHE_DIR"):
-        return Path(chosen)
-    try:
-        shared = os.environ.get("XDG_CACHE_HOME")
-        place = Path(shared) / "checkmate" if shared else platformdirs.user_cache_path("checkmate", appauthor=False)
-    except (OSError, RuntimeError, KeyError):  # no HOME, and the user is not in the list of users
-        return None
-    return place if place.is_absolute() else None
 
 
 def file_of(kind: str, key: str) -> Path | None:

@@ -9,7 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .cache_files import cache_directory, load, store
+from ..cache_directory import cache_directory
+from .cache_files import load, store
 
 _KIND = "costs"
 

@@ -150,7 +150,12 @@ def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_home_is_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHECKMATE_CACHE_DIR", raising=False)
-    monkeypatch.setattr(kernel_cache.platformdirs, "user_cache_path", lambda *_, **__: Path("~/.cache/checkmate"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def nowhere(*_: object, **__: object) -> Path:
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.setattr("platformdirs.user_cache_path", nowhere)
     assert all(folder.is_absolute() for folder in kernel_cache._candidates())
 
 

@@ -22,10 +22,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 from numba import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, _CacheLocator
 from numba.core.dispatcher import Dispatcher
+
+from ...cache_directory import cache_directory
 
 #: What a cache that is damaged, or of no use here, may raise.
 _BROKEN = (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, ImportError, RuntimeError, pickle.PickleError)
@@ -79,10 +80,9 @@ def private_folder() -> Path | None:
 
 
 def _candidates() -> Iterator[Path]:
-    chosen = os.environ.get("CHECKMATE_CACHE_DIR")
-    cache_directory = Path(chosen) if chosen else platformdirs.user_cache_path("checkmate", appauthor=False)
-    if cache_directory.is_absolute():  # it begins with ~ where nobody knows the home of this user
-        yield cache_directory / "kernels"
+    shared = cache_directory()
+    if shared is not None:
+        yield shared.absolute() / "kernels"
     with suppress(OSError):
         yield Path(tempfile.gettempdir()) / f"checkmate-kernels-{os.geteuid() if hasattr(os, 'geteuid') else 'own'}"
 
