@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ import pytest
 
 import checkmate
 import checkmate.tf2
+from checkmate.errors import BudgetWarning
 from checkmate.planning import Allowance
 from checkmate.tf2 import Plan
 from tf2_models import CASES, Case, identical, state, train_plain
@@ -20,7 +22,7 @@ LEVELS = {"conv": (0.6, 0.15), "residual": (0.3,), "unet": (0.2,), "transformer"
 
 def compiled(case: Case, budget: Any, **options: Any) -> tuple[Any, Any, Any]:
     model, optimizer = case.make(), case.optimizer()
-    settings = {"time_limit": 2, "gap": 0.05, **options}
+    settings = {"time_limit": 30, "gap": 0.05, **options}  # what ends by its gap is the same on a busy machine
     step = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, budget=budget, **settings)
     return model, optimizer, step
 
@@ -45,7 +47,12 @@ def test_training_is_identical_and_within_the_budget(name: str) -> None:
     for level in LEVELS[name]:
         budget = int(least + level * (graph.no_recompute_peak - least))
         # By FLOPs: measured times, and with them the plan and how the allocator's blocks fall, differ from run to run.
-        variables, values, plan = train(case, budget, cost_model="flops")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", BudgetWarning)
+            variables, values, plan = train(case, budget, cost_model="flops")
+        # Blocks of the allocator can be twice as large as such small tensors, in a real step and not when it was tried out: that is
+        # said once, and the next plan keeps to the budget.
+        assert len(said) <= 1
         assert identical(variables, expected), level
         assert values == losses
         assert plan.schedule.num_recomputations > 0
