@@ -2,15 +2,15 @@
 
 `verify` shares no code with the solvers, nor with `simulate`, which some of them use to judge what they try: it looks at a
 schedule as lifetimes of values and adds up the bytes of those that overlap, while the simulator and the compiled kernels
-keep count of what is live. Costs are added up as exact fractions. Only `solve` imports this module; the tests compare it with
+keep count of what is live. Costs are added up op by op, rounded once at the end. Only `solve` imports this module; the tests compare it with
 `simulate` and with a third judge of their own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 
 from .errors import InvalidSchedule
 from .graph import Graph
@@ -56,8 +56,8 @@ def verify(graph: Graph, steps: Sequence[Step]) -> tuple[float, int]:
     if lost:
         raise InvalidSchedule(f"value {lost[0]!r} must be kept, but is not live at the end")
     during = [live + more for live, more in zip(accumulate(change[:-1]), extra, strict=True)]
-    cost = sum((times * Fraction(graph.ops[op].cost) for op, times in computed.items()), Fraction())
-    return float(cost), graph.fixed_memory + max(during, default=0)
+    cost = math.fsum(chain.from_iterable(repeat(graph.ops[op].cost, times) for op, times in computed.items()))
+    return cost, graph.fixed_memory + max(during, default=0)
 
 
 def in_order(graph: Graph, steps: Sequence[Step], order: str) -> bool:
