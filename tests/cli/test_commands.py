@@ -300,7 +300,7 @@ def test_exit_codes_of_errors(
 def fake_demo(monkeypatch: pytest.MonkeyPatch, run: Callable[..., list[dict[str, Any]]]) -> None:
     module = types.ModuleType("checkmate.demo")
     module.run_demo = run  # type: ignore[attr-defined]  # a module made by hand
-    module.COLUMNS, module.NOTE = ["model"], "a note"  # type: ignore[attr-defined]
+    module.COLUMNS, module.NOTE = ["model"], "a note\nof two lines"  # type: ignore[attr-defined]
     module.cells = lambda rows: [[row["model"]] for row in rows]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "checkmate.demo", module)
 
@@ -315,7 +315,7 @@ def test_demo_passes_its_arguments_on(
     fake_demo(monkeypatch, run)
     assert cli.main(["demo", "-o", str(tmp_path / "pictures")]) == 0
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("model\nnet\n\na note\n", "to pictures\n")
+    assert (captured.out, captured.err) == ("model\nnet\n\na note\nof two lines\n", "to pictures\n")
     assert cli.main(["demo", "--json", "--quiet", "-o", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out) == [{"model": "net", "gap": None}]

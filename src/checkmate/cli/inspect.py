@@ -109,5 +109,5 @@ def demo(options: argparse.Namespace, interrupts: Interrupts) -> bool:
     if options.json:
         print_json(rows)
     else:
-        show(text_table(COLUMNS, cells(rows)), "", NOTE)
+        show(text_table(COLUMNS, cells(rows)), "", *NOTE.splitlines())
     return True
