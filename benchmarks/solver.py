@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import platform
 import sys
 import time
@@ -30,6 +29,7 @@ from typing import Any
 import checkmate
 from checkmate import Contradiction, Graph, networks
 from checkmate.float_rounding import summation_error
+from checkmate.planning.environment import available_processors, processor_name
 from checkmate.report import plot_curves
 
 BUDGETS = ("90%", "70%", "50%", "35%", "1.02x")
@@ -45,13 +45,7 @@ def environment() -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:  # run from a source tree
             versions[package] = getattr(sys.modules.get(package), "__version__", "unknown")
-    processor = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        processor = names[0] if names else processor
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"versions": versions, "system": platform.system(), "processor": processor, "cores": cores}
+    return {"versions": versions, "system": platform.system(), "processor": processor_name(), "cores": available_processors()}
 
 
 def instances(names: list[str], paths: list[Path]) -> list[Graph]:
