@@ -17,7 +17,7 @@ import pytest
 
 from checkmate import CheckmateError, Graph
 from checkmate.solvers.interface.running_search import Search
-from checkmate.solvers.mixed_integer import cbc
+from checkmate.solvers.mixed_integer import cbc, child_guard
 from checkmate.solvers.mixed_integer.program import Answer, Program
 from support import training_chain
 
@@ -203,3 +203,19 @@ cost("milp-cbc")
     while list(folders.iterdir()) and time.monotonic() < end:
         time.sleep(0.02)
     assert not list(folders.iterdir())
+
+
+def test_the_guard_reports_before_the_folder_goes(tmp_path: Path) -> None:
+    """It used to write the exit code while it removed the folder, which then stayed in 1 run of 25, with a traceback in most."""
+    for number in range(10):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        command = [sys.executable, "-S", child_guard.__file__, str(folder), "code", "sleep", "600"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+            assert process.stdin is not None and process.stderr is not None
+            process.stdin.write(b"g")
+            while not (folder / child_guard.LOG).exists():
+                time.sleep(0.001)
+            process.stdin.close()
+            assert not process.stderr.read()
+        assert not folder.exists()

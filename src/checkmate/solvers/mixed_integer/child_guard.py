@@ -27,11 +27,12 @@ def main(folder: Path, code: str, command: list[str]) -> None:
         if os.read(0, 1):
             with (folder / LOG).open("wb") as log:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-            threading.Thread(target=_report, args=(process, folder, code), daemon=True).start()
+            report = threading.Thread(target=_report, args=(process, folder, code), daemon=True)
+            report.start()
             while os.read(0, 1):
                 process.send_signal(signal.SIGINT)
             process.kill()
-            process.wait()
+            report.join()  # a file written while the folder is being removed would leave the folder there
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
