@@ -69,9 +69,9 @@ def warm_up() -> None:
     for graph, text in ((dense(60, 300), "70%"), (networks.transformer(4), "80%"), (networks.transformer(120), "60%")):
         for method in ("auto", "greedy", "chen-sqrt"):
             with suppress(checkmate.InfeasibleBudget):
-                checkmate.solve(graph, text, method, time_limit=5.0, gap=0.0)
+                checkmate.solve(graph, text, method, time_limit=1.0, gap=0.0)
     with suppress(checkmate.InfeasibleBudget):
-        checkmate.solve(dense(60, 300), "70%", order="any", time_limit=5.0, gap=0.0)
+        checkmate.solve(dense(60, 300), "70%", order="any", time_limit=1.0, gap=0.0)
     checkmate.minimum_budget(dense(100, 600))
 
 
