@@ -18,6 +18,7 @@ import pytest
 from checkmate import CheckmateError, Graph
 from checkmate.solvers.interface.running_search import Search
 from checkmate.solvers.mixed_integer import cbc, child_guard
+from checkmate.solvers.mixed_integer.mps_file import write_mps
 from checkmate.solvers.mixed_integer.program import Answer, Program
 from support import training_chain
 
@@ -61,7 +62,7 @@ def test_every_number_is_read_as_it_was(tmp_path: Path) -> None:
         x = program.variables(rng.random(20) * 10.0 ** rng.integers(-12, 12, 20), integer=False, least=rng.random(20))
         program.at_most(x, rng.integers(1, 2**53, 20) / rng.integers(1, 2**53), float(rng.random()))
         arrays = program.arrays()
-        cbc.write_mps(arrays, tmp_path / "model.mps")
+        write_mps(arrays, tmp_path / "model.mps")
         highs = highspy.Highs()
         highs.setOptionValue("output_flag", False)
         assert highs.readModel(str(tmp_path / "model.mps")) == highspy.HighsStatus.kOk
@@ -210,10 +211,10 @@ def test_the_guard_reports_before_the_folder_goes(tmp_path: Path) -> None:
     for number in range(10):
         folder = tmp_path / str(number)
         folder.mkdir()
-        command = [sys.executable, "-S", child_guard.__file__, str(folder), "code", "sleep", "600"]
+        command = [sys.executable, "-S", child_guard.__file__, str(folder), "code"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
             assert process.stdin is not None and process.stderr is not None
-            process.stdin.write(b"g")
+            process.stdin.write(b'["sleep", "600"]\n')
             while not (folder / child_guard.LOG).exists():
                 time.sleep(0.001)
             process.stdin.close()

@@ -43,8 +43,7 @@ def hard_program() -> Program:
 
 
 def ask(program: Program, seconds: float = 60.0, stop: Any = lambda bound: False) -> Answer:
-    arguments = {"arrays": program.arrays(), "absolute_gap": 0.0, "seed": 0}
-    return highs_process.ask("minimise", arguments, time.perf_counter() + seconds, stop)
+    return highs_process.solve("minimise", program, {"absolute_gap": 0.0, "seed": 0}, time.perf_counter() + seconds, stop)
 
 
 def gone(pid: int) -> bool:
@@ -97,9 +96,8 @@ def test_without_an_interpreter(executable: str | None, monkeypatch: pytest.Monk
 
 
 def test_what_it_cannot_do_is_an_error() -> None:
-    arguments = {"arrays": random_program(1).arrays(), "no_such_option": 1}
     with pytest.raises(CheckmateError, match="HiGHS failed: TypeError: .*no_such_option"):
-        highs_process.ask("minimise", arguments, time.perf_counter() + 60, lambda bound: False)
+        highs_process.solve("minimise", random_program(1), {"no_such_option": 1}, time.perf_counter() + 60, lambda bound: False)
 
 
 def test_stopped_it_says_what_it_has() -> None:
