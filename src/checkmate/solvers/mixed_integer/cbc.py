@@ -66,17 +66,20 @@ def solve_with_cbc(program: Model, seconds: float, gap: float, search: Search) -
     except CheckmateError:
         folder.rmdir()
         raise
-    with process:  # leaving it closes standard input, whereupon CBC is killed and the folder goes, and waits for that
-        try:
+    assert process.stdin is not None
+    try:
+        with process.stdin:  # once it is closed CBC is killed and the folder goes
             if not _write(program, folder / _MODEL, search, deadline):
                 return Answer(None, np.inf, -np.inf, False, False)
             command = _command(path, folder, finish - time.perf_counter(), gap, search.seed)
             _run(process, command, folder / _CODE, search, deadline)
-        except OSError as error:  # no space left, for one
-            raise CheckmateError(f"method 'milp-cbc': {error}") from None
-        if process.poll() is not None:
-            raise CheckmateError(f"method 'milp-cbc': cannot run {path}")
-        return _read(folder, program.num_variables, gap)
+            if process.poll() is not None:
+                raise CheckmateError(f"method 'milp-cbc': cannot run {path}")
+            return _read(folder, program.num_variables, gap)
+    except OSError as error:  # no space left, for one
+        raise CheckmateError(f"method 'milp-cbc': {error}") from None
+    finally:
+        python_process.leave(process)
 
 
 def _write(program: Model, path: Path, search: Search, deadline: float) -> bool:

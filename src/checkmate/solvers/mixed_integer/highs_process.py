@@ -102,6 +102,14 @@ class Worker:
             if now > end:
                 return replace(best, bound=bound), False
 
+    def kill(self) -> None:
+        """End the process, whatever it does, and do not wait for that."""
+        self._process.kill()
+        python_process.leave(self._process)
+        self._ours_in.close()
+        self._ours_out.close()
+        self._errors.close()
+
     def close(self) -> str:
         """End the process; returns what it said last."""
         self._process.kill()
@@ -155,6 +163,12 @@ class _Workers:
         with self._lock:
             self._all.discard(worker)
         return worker.close()
+
+    def kill(self, worker: Worker) -> None:
+        """End it, whatever it does."""
+        with self._lock:
+            self._all.discard(worker)
+        worker.kill()
 
     def close_idle(self) -> None:
         """End those that wait for work."""
@@ -220,5 +234,5 @@ def _ask(
         if finished:
             workers.give_back(worker)
         else:
-            workers.close(worker)
+            workers.kill(worker)
         return answer, finished
