@@ -73,7 +73,6 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
     "dense-30000": lambda: dense(30_000, 600_000),
     "transformer-3400": lambda: networks.transformer(100),
     "transformer-30000": lambda: networks.transformer(882),
-    "densenet161": lambda: networks.densenet161(),
 }
 
 
