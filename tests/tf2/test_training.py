@@ -126,6 +126,7 @@ def test_batches_of_another_size_get_a_plan_of_their_own() -> None:
     )
     assert len(checkmate.tf2.plans(step)) == 2
     assert step.plans[1].predicted_peak < step.plans[0].predicted_peak
+    assert step.plans[1].budget == step.plans[0].budget  # a percentage is of what the first batch needs
 
 
 def test_metrics_are_updated_once_a_step() -> None:
