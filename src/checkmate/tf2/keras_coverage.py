@@ -72,15 +72,14 @@ def trained_as_at_first(model: Any) -> Callable[[Step], Step]:
 
         @functools.wraps(step)
         def traced(*arguments: Any) -> Any:
-            now = _trainable(model)
-            if first and now != first:
-                try:
-                    _set_trainable(first)
-                    return step(*arguments)
-                finally:
-                    _set_trainable(now)
-            result = step(*arguments)
-            first[:] = _trainable(model)  # all variables are there now
+            changed = [(one, one._trainable) for one, trainable in first if one._trainable != trainable]
+            try:
+                _set_trainable(first)
+                result = step(*arguments)
+            finally:
+                _set_trainable(changed)
+            if not first:
+                first.extend(_trainable(model))  # all variables are there now
             return result
 
         return traced

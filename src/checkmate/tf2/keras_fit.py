@@ -86,9 +86,8 @@ class _Trainer:
     def __init__(self, model: Any, options: Options):
         self._model = model
         self._options = options
-        self._steps: dict[
-            tuple[str, bool], PlannedStep
-        ] = {}  # by the structure of the batch, and whether plain Keras leaves sizes open
+        # By the structure of the batch, and whether plain Keras leaves sizes open.
+        self._steps: dict[tuple[str, bool], PlannedStep] = {}
         self._plain = PlainTraces()
         self._train_step = trained_as_at_first(model)(model.train_step)
 

@@ -60,8 +60,11 @@ class Traced:
 
     @cached_property
     def of_unknown_size(self) -> list[tf.Tensor]:
-        """Tensors of numbers with gradients whose shape is known only when the step runs."""
-        outputs = [tensor for op in self.ops if op.type not in CALLS and not is_free(op) for tensor in op.outputs]
+        """Results with gradients whose shape is known only when the step runs, such as those of layers behind the splitting of text.
+
+        What some ops put aside besides their result, such as batch norm on a GPU, is left out.
+        """
+        outputs = [op.outputs[0] for op in self.ops if op.outputs and op.type not in CALLS and not is_free(op)]
         return [tensor for tensor in outputs if tensor.dtype.is_floating and not tensor.shape.is_fully_defined()]
 
     def pack(self, flat: Sequence[tf.Tensor]) -> Any:
