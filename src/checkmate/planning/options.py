@@ -20,8 +20,9 @@ class Options:
         budget: bytes that the step may have live at its peak: a number, "4GiB", "50%", or "auto". "auto" is the memory of the
             device less 10% on an accelerator, and on the CPU 80% of the memory that is available to the process (the limits of
             containers count), rounded down so that it stays the same from one run to the next. A percentage is of the plain peak
-            of each training graph. In PyTorch it does not bind a model that runs without gradients: that keeps no activations, so
-            that there is little to save; a budget in bytes and "auto" bind that too.
+            of each training graph; in TensorFlow, of that of the first, and it stays for all shapes. In PyTorch it does not bind a
+            model that runs without gradients: that keeps no activations, so that there is little to save; a budget in bytes and "auto"
+            bind that too.
         reserved: bytes that live outside the step. None: in PyTorch on CUDA, what is allocated when the step is planned beyond the
             step's own inputs, such as the state of the optimizer; elsewhere 0. In TensorFlow the step's inputs, the variables of the
             model and of the optimizer are counted by themselves.
