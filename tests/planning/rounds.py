@@ -84,7 +84,7 @@ class _PartMaker:
             read = [i for i in range(len(self.sizes)) if i in inputs_of[index] and rng.random() < 0.6]
             self._op(f"b{index}", reads, outputs, read, "backward")
 
-    def _part(self, between: int | None, outputs: list[int | None], tangents: list[int | None]) -> PartGraph:
+    def _part(self, between: int | None, outputs: Sequence[int | None], tangents: Sequence[int | None]) -> PartGraph:
         beside = self.rng.choice([0, 3])
         inputs = [PartInput(s, tuple(r), g) for s, r, g in zip(self.sizes, self.readers, self.gradients, strict=True)]
         graph = Graph(self.ops, self.values, sum(self.sizes) + beside, "part")
@@ -192,6 +192,7 @@ class Machine:
         self.saved: list[dict[int, Block]] = [{} for _ in made.pairs]
         self.tangents: list[dict[int, Block]] = [{} for _ in made.pairs]
         self.flows: dict[Link, Block] = {}
+        self.sums: list[Block] = []
         self.leaves: set[Hashable] = set()
         self.loose: list[Block] = []  # gradients that the script's own operations read next
         self.peak = self.live()
@@ -318,16 +319,18 @@ class Machine:
         return Event(link.pair, backward=True) in later and link.value in takes
 
     def add_up(self, link: Link, block: Block) -> None:
-        """The first gradient is handed on as it is, others are added to it, into a new block."""
+        """The first gradient is handed on as it is. The second is added to it, into a new block, which takes in the others."""
         first = self.flows.get(link)
         if first is None:
             self.flows[link] = block
             block.holders.add(("flow", link))
         elif first is not block:
-            total = self.new(max(first.size, block.size, self.returned[link].size), ("flow", link))
+            if first not in self.sums:
+                self.flows[link] = self.new(max(first.size, block.size, self.returned[link].size), ("flow", link))
+                self.sums.append(self.flows[link])
             self.look()
-            first.holders.discard(("flow", link))
-            self.flows[link] = total
+            if first not in self.sums:
+                first.holders.discard(("flow", link))
 
     # --- inside a pass ---
 
@@ -359,9 +362,7 @@ class Machine:
                 for link in self.returned.keys() - still:
                     self.returned[link].holders.discard(("ticket", pair))
 
-    def let_go(
-        self, graph: Graph, rest: Sequence[Step], frame: dict[int, Block], returns: set[int], here: Hashable
-    ) -> None:
+    def let_go(self, graph: Graph, rest: Sequence[Step], frame: dict[int, Block], returns: set[int], here: Hashable) -> None:
         """The names of values that the schedule never frees go after their last use."""
         read = {value for step in rest if isinstance(step, Compute) for value in graph.ops[step.op].inputs}
         for value in [v for v in frame if graph.values[v].keep and v not in read and v not in returns]:

@@ -243,6 +243,7 @@ class _Joiner:
             if isinstance(source, Link) and not event.backward
         }
         self.flows: dict[Link, int] = {}  # the gradient of an output so far
+        self.sums: set[int] = set()  # gradients that were added up
         self.leaves: set[Hashable] = set()  # keys of inputs that have a gradient already
 
     def join(self, name: str) -> StepGraph:
@@ -287,8 +288,8 @@ class _Joiner:
         read: dict[int, list[int]] = {}  # op -> outputs of other pairs
         for given, source in zip(part.inputs, self.pairs[pair].sources, strict=True):
             if isinstance(source, Link):
-                for op in given.readers:
-                    read.setdefault(op, []).append(self.own[source.pair][source.value])
+                for reader in given.readers:
+                    read.setdefault(reader, []).append(self.own[source.pair][source.value])
         crossing = part.returned | part.gradients
         for index in ops:
             op = part.graph.ops[index]
@@ -355,7 +356,7 @@ class _Joiner:
             gradient = own[given.gradient]
             if isinstance(source, Link):
                 if self.backward_at.get(source.pair, -1) > number and self._has_tangent(source):
-                    self._add_up(source, gradient, gap, number)
+                    self._add_up(source, gradient, gap)
             elif position in self.pairs[pair].leaves:
                 if source in self.leaves:
                     gap.read(gradient)  # added to the first one
@@ -367,18 +368,19 @@ class _Joiner:
         part = self.part_of[link.pair]
         return any(v == link.value and t is not None for v, t in zip(part.outputs, part.tangents, strict=True))
 
-    def _add_up(self, link: Link, gradient: int, gap: _Gap, number: int) -> None:
-        """One more gradient of an output. The sum is another value: whether it can be made in place depends on who else holds it."""
-        before = self.flows.get(link, gradient)
-        if before != gradient:
-            gap.read(gradient)
-            gap.read(before)
-            if before not in gap.makes:
-                output = self.values[self.own[link.pair][link.value]]
-                size = max(self.values[before].size, self.values[gradient].size, output.size)
-                gap.makes.append(self._make(f"gradient of {output.name} after {number}", size))
-                before = gap.makes[-1]
-        self.flows[link] = before
+    def _add_up(self, link: Link, gradient: int, gap: _Gap) -> None:
+        """One more gradient of an output. The first sum is another value, for others may hold what is added; it takes in the rest."""
+        before = self.flows.setdefault(link, gradient)
+        if before == gradient:
+            return
+        gap.read(gradient)
+        gap.read(before)
+        if before not in self.sums:
+            output = self.values[self.own[link.pair][link.value]]
+            size = max(self.values[before].size, self.values[gradient].size, output.size)
+            self.flows[link] = self._make(f"gradient of {output.name}", size)
+            self.sums.add(self.flows[link])
+            gap.makes.append(self.flows[link])
 
     # --- once all events are known ---
 
@@ -450,7 +452,9 @@ def _check(parts: Sequence[PartGraph], pairs: Sequence[Pair], events: Sequence[E
             raise GraphError(f"pair {event.pair} runs a backward pass that part {pair.part} does not have")
         done.add(event.pair)
     if len(forward) != len(pairs) or not pairs:
-        raise GraphError(f"{len(forward)} of {len(pairs)} pairs run their forward pass: each of a round does, and a round has one")
+        raise GraphError(
+            f"{len(forward)} of {len(pairs)} pairs run their forward pass: each of a round does, and a round has one"
+        )
 
 
 def _check_part(number: int, part: PartGraph) -> None:

@@ -93,32 +93,33 @@ def _check_order(step: StepGraph, sequence: Sequence[int]) -> None:
         raise CheckmateError(f"a schedule of {step.graph.name!r} takes its events in another order: plan it with order='given'")
 
 
+def _first_places(sequence: Sequence[int]) -> set[int]:
+    """Where in the sequence each op is computed for the first time."""
+    first: dict[int, int] = {}
+    for place, op in enumerate(sequence):
+        first.setdefault(op, place)
+    return set(first.values())
+
+
 def _times(step: StepGraph, sequence: Sequence[int]) -> list[int]:
     """When each computation takes place: a recomputation belongs to the first computation that comes next."""
-    seen: set[int] = set()
-    first = [not (op in seen or seen.add(op)) for op in sequence]
+    first = _first_places(sequence)
     times = [0] * len(sequence)
     upcoming = max(step.times, default=0)
-    for position in range(len(sequence) - 1, -1, -1):
-        if first[position]:
-            upcoming = step.times[sequence[position]]
-        times[position] = upcoming
+    for place in range(len(sequence) - 1, -1, -1):
+        if place in first:
+            upcoming = step.times[sequence[place]]
+        times[place] = upcoming
     return times
 
 
-def _delayed(step: StepGraph, sequence: list[int]) -> list[int]:
+def _delayed(step: StepGraph, sequence: Sequence[int]) -> list[int]:
     """The sequence with recomputations moved out of the stretches of other pairs, to just before their first use.
 
     A recomputation that nothing reads before the next one is left out.
     """
-    times, ops = _times(step, sequence), step.graph.ops
+    times, first, ops = _times(step, sequence), _first_places(sequence), step.graph.ops
     result = list(sequence)
-    seen = set(sequence)
-    first = set()
-    for position, op in enumerate(sequence):
-        if op in seen:
-            seen.remove(op)
-            first.add(position)
     # From the end: what reads a recomputation is in its final place.
     for position in range(len(result) - 1, -1, -1):
         if position in first:
