@@ -341,7 +341,8 @@ class _Joiner:
                 if output is not None:
                     gap.read(own[output])
         for value in between.inputs:
-            if Link(pair, value) not in self.last_reader:
+            # What an input is overwritten with is copied into it right after the forward pass.
+            if Link(pair, value) not in self.last_reader and part.graph.values[value].keep:
                 gap.read(own[value])
         total = _bytes(part.graph, set(between.outputs))
         gap.workspace += -(-between.workspace * by_script // total) if total else between.workspace
