@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import checkmate
 from checkmate import Compute, Graph, InfeasibleBudget, Op, Value, simulate
-from checkmate.errors import CheckmateError, GraphError
-from checkmate.planning.step_graph import Event, Link, Pair, PartGraph, PartInput, StepGraph, join, least_across
+from checkmate.errors import CheckmateError, Contradiction, GraphError
+from checkmate.planning.parts import Event, Link, Pair, PartGraph, PartInput, least_across
+from checkmate.planning.step_graph import StepGraph, join
 from checkmate.planning.stretches import as_run, bytes_before, cut
 from checkmate.schedule import Step, steps_from_sequence
 from planning.rounds import Machine, Round, random_part, random_round
@@ -285,6 +286,15 @@ def test_events_come_in_their_order() -> None:
     steps = steps_from_sequence(step.graph, [2, 3, 0, 1, *range(4, step.graph.num_ops)])
     with pytest.raises(CheckmateError, match="takes its events in another order: plan it with order='given'"):
         cut(step, steps)
+
+
+def test_a_part_never_computes_while_another_runs() -> None:
+    step = joined(chain(2))
+    ops = [replace(op, recomputable=op.recomputable or op.name == "0.down") for op in step.graph.ops]
+    wrong = replace(step, graph=Graph(ops, step.graph.values, step.graph.fixed_memory, "wrong"))
+    steps = steps_from_sequence(wrong.graph, [0, 1, 0, 1, *range(2, step.graph.num_ops)])
+    with pytest.raises(Contradiction, match="op '0.up' is computed while another part runs: .* please report it"):
+        cut(wrong, steps)
 
 
 # --- the plan of one part that holds least ---
