@@ -1,0 +1,291 @@
+"""The parts of one round joined into one graph: one budget and one schedule for all of them.
+
+The graph of a round has the ops of the parts in the order of the events. Where the user's script and automatic differentiation do
+something between two events that memory depends on, a *gap op* of cost zero stands for it. It reads what the script still holds,
+makes the gradients of outputs that the next backward pass begins with, and adds up gradients that meet. `stretches` cuts a
+schedule of this graph back into one for each pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..graph import Graph, Op, Value
+from .parts import Event, Link, Pair, PartGraph, bytes_of, check_round
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """The graph of a round, and what its ops are.
+
+    Attributes:
+        graph: to be scheduled in its own order (`order="given"`).
+        parts, pairs, events: what it was made of.
+        times: for each op when it runs first: 2 i in event i, 2 i + 1 in the gap after it.
+        local: for each op its number in the graph of its part; None for a gap op.
+    """
+
+    graph: Graph
+    parts: tuple[PartGraph, ...]
+    pairs: tuple[Pair, ...]
+    events: tuple[Event, ...]
+    times: tuple[int, ...]
+    local: tuple[int | None, ...]
+
+    @property
+    def alone(self) -> bool:
+        """The round is one part, and the graph is the part's own."""
+        return self.graph is self.parts[self.pairs[0].part].graph
+
+    def pair_of(self, op: int) -> int | None:
+        """The pair that an op belongs to; None for a gap op."""
+        return None if self.local[op] is None else self.events[self.times[op] // 2].pair
+
+
+def join(parts: Sequence[PartGraph], pairs: Sequence[Pair], events: Sequence[Event], name: str = "step") -> StepGraph:
+    """The graph of a round. That of a single pair is the graph of its part, as it is.
+
+    Raises:
+        GraphError: the parts, pairs and events do not fit together.
+    """
+    check_round(parts, pairs, events)
+    given = tuple(parts), tuple(pairs), tuple(events)
+    part = parts[pairs[0].part]
+    if len(pairs) == 1 and len(events) == (1 if part.between is None else 2):
+        between = part.graph.num_ops if part.between is None else part.between
+        times = [0 if op < between else 1 if op == between else 2 for op in range(part.graph.num_ops)]
+        return StepGraph(part.graph, *given, tuple(times), tuple(None if time == 1 else op for op, time in enumerate(times)))
+    return _Joiner(*given).join(name)
+
+
+# --- joining ---
+
+
+@dataclass
+class _Gap:
+    """What the script does between two events: the gap op under construction."""
+
+    reads: dict[int, None] = field(default_factory=dict)
+    makes: list[int] = field(default_factory=list)
+    workspace: int = 0
+
+    def read(self, value: int) -> None:
+        if value not in self.makes:
+            self.reads[value] = None
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self.reads or self.makes or self.workspace)
+
+
+class _Joiner:
+    """Goes through the events of a round once, and notes the ops of each and of the gap after each."""
+
+    def __init__(self, parts: tuple[PartGraph, ...], pairs: tuple[Pair, ...], events: tuple[Event, ...]):
+        self.parts, self.pairs, self.events = parts, pairs, events
+        self.part_of = [parts[pair.part] for pair in pairs]
+        self.backward_at = {event.pair: number for number, event in enumerate(events) if event.backward}
+        self.values: list[Value] = []
+        self.kept: set[int] = set()
+        #: For each pair: value of its part -> value of the step. A tangent that is another pair's gradient is that value.
+        self.own: list[dict[int, int]] = [{} for _ in pairs]
+        #: For each event its ops, each with its number in the part.
+        self.ops: list[list[tuple[Op, int]]] = [[] for _ in events]
+        #: Gap i follows event i.
+        self.gaps = [_Gap() for _ in events]
+        self.crossing: list[list[int]] = []  # values that each event returns
+        #: Outputs that other pairs read: the script's frames hold them until the last forward pass that reads them, and on until a
+        #: backward pass begins.
+        self.in_frames: dict[Link, None] = {}
+        self.last_reader = {
+            source: number
+            for number, event in enumerate(events)
+            for source in pairs[event.pair].sources
+            if isinstance(source, Link) and not event.backward
+        }
+        self.flows: dict[Link, int] = {}  # the gradient of an output so far
+        self.sums: set[int] = set()  # gradients that were added up
+        self.leaves: set[Hashable] = set()  # keys of inputs that have a gradient already
+
+    def join(self, name: str) -> StepGraph:
+        for number, event in enumerate(self.events):
+            if event.backward:
+                self._backward(number, event.pair)
+            else:
+                self._forward(number, event.pair)
+        self._settle()
+        return self._finish(name)
+
+    # --- events, one by one ---
+
+    def _forward(self, number: int, pair: int) -> None:
+        part, own = self.part_of[pair], self.own[pair]
+        self._add_ops(number, pair, part.forward_ops)
+        links = (Link(pair, value) for value in part.outputs if value is not None)
+        self.in_frames.update((link, None) for link in links if link in self.last_reader)
+        self.crossing.append([own[v] for v in part.returned])
+        if part.between is not None and pair not in self.backward_at:
+            # Should its backward pass come after all, in another round, it must find what it needs.
+            held, again = part.across
+            self.kept.update(own[v] for v in held)
+            late = {*again, *part.backward_ops}
+            for given, source in zip(part.inputs, self.pairs[pair].sources, strict=True):
+                if isinstance(source, Link) and not late.isdisjoint(given.readers):
+                    self.kept.add(self.own[source.pair][source.value])
+
+    def _backward(self, number: int, pair: int) -> None:
+        gap = self.gaps[number - 1]
+        self._make_tangents(pair, gap)
+        if not self.events[number - 1].backward:
+            for link in list(self.in_frames):
+                gap.read(self.own[link.pair][link.value])
+                if self.last_reader[link] < number:
+                    del self.in_frames[link]
+        self._add_ops(number, pair, self.part_of[pair].backward_ops)
+        self._pass_gradients_on(number, pair)
+
+    def _add_ops(self, number: int, pair: int, ops: range) -> None:
+        part, own = self.part_of[pair], self.own[pair]
+        read: dict[int, list[int]] = {}  # op -> outputs of other pairs
+        for given, source in zip(part.inputs, self.pairs[pair].sources, strict=True):
+            if isinstance(source, Link):
+                for reader in given.readers:
+                    read.setdefault(reader, []).append(self.own[source.pair][source.value])
+        crossing = part.returned | part.gradients
+        for index in ops:
+            op = part.graph.ops[index]
+            reads = dict.fromkeys([*(own[v] for v in op.inputs), *read.get(index, ())])
+            for value in op.outputs:
+                own[value] = self._new_value(pair, value)
+            # What has left the part cannot be computed again there.
+            again = op.recomputable and crossing.isdisjoint(op.outputs)
+            joined = replace(
+                op, name=f"{pair}.{op.name}", inputs=tuple(reads), outputs=tuple(own[v] for v in op.outputs), recomputable=again
+            )
+            self.ops[number].append((joined, index))
+
+    def _new_value(self, pair: int, value: int) -> int:
+        """A value of a part as a value of the step."""
+        part = self.part_of[pair]
+        given = part.graph.values[value]
+        passed_on = Link(pair, value) in self.last_reader or (value in part.gradients and value not in part.returned)
+        return self._make(f"{pair}.{given.name}", given.size, keep=given.keep and not passed_on)
+
+    def _make(self, name: str, size: int, keep: bool = False) -> int:
+        self.values.append(Value(name, size))
+        if keep:
+            self.kept.add(len(self.values) - 1)
+        return len(self.values) - 1
+
+    # --- gradients ---
+
+    def _make_tangents(self, pair: int, gap: _Gap) -> None:
+        """The gradients of a pair's outputs: those that other pairs have made, and the rest from the script."""
+        part, own = self.part_of[pair], self.own[pair]
+        assert part.between is not None
+        between, sizes = part.graph.ops[part.between], part.graph.values
+        output_of = {t: v for v, t in zip(part.outputs, part.tangents, strict=True) if t is not None}
+        by_script = 0
+        for tangent in between.outputs:
+            output = output_of.get(tangent)
+            flow = None if output is None else self.flows.get(Link(pair, output))
+            siblings = [t for t, v in output_of.items() if v == output]
+            if flow is not None and len(siblings) == 1 and self.values[flow].size == sizes[tangent].size:
+                own[tangent] = flow
+                continue
+            own[tangent] = self._new_value(pair, tangent)
+            gap.makes.append(own[tangent])
+            if flow is not None:
+                gap.read(flow)
+            else:
+                by_script += sizes[tangent].size
+                if output is not None:
+                    gap.read(own[output])
+        for value in between.inputs:
+            # What an input is overwritten with is copied into it right after the forward pass.
+            if Link(pair, value) not in self.last_reader and part.graph.values[value].keep:
+                gap.read(own[value])
+        total = bytes_of(part.graph, set(between.outputs))
+        gap.workspace += -(-between.workspace * by_script // total) if total else between.workspace
+
+    def _pass_gradients_on(self, number: int, pair: int) -> None:
+        """Each gradient goes to the parameter or to the pair it is for; there it may meet others."""
+        part, own, gap = self.part_of[pair], self.own[pair], self.gaps[number]
+        self.crossing.append([own[v] for v in part.gradients])
+        for position, (given, source) in enumerate(zip(part.inputs, self.pairs[pair].sources, strict=True)):
+            if given.gradient is None:
+                continue
+            gradient = own[given.gradient]
+            if isinstance(source, Link):
+                if self.backward_at.get(source.pair, -1) > number and self._has_tangent(source):
+                    self._add_up(source, gradient, gap)
+            elif position in self.pairs[pair].leaves:
+                if source in self.leaves:
+                    gap.read(gradient)  # added to the first one
+                else:
+                    self.leaves.add(source)
+                    self.kept.add(gradient)
+
+    def _has_tangent(self, link: Link) -> bool:
+        part = self.part_of[link.pair]
+        return any(v == link.value and t is not None for v, t in zip(part.outputs, part.tangents, strict=True))
+
+    def _add_up(self, link: Link, gradient: int, gap: _Gap) -> None:
+        """One more gradient of an output. The first sum is another value, for others may hold what is added; it takes in the rest."""
+        before = self.flows.get(link)
+        if before is None:
+            self.flows[link] = gradient
+            return
+        gap.read(gradient)
+        gap.read(before)
+        if before not in self.sums:
+            output = self.values[self.own[link.pair][link.value]]
+            size = max(self.values[before].size, self.values[gradient].size, output.size)
+            self.flows[link] = self._make(f"gradient of {output.name}", size)
+            self.sums.add(self.flows[link])
+            gap.makes.append(self.flows[link])
+
+    # --- once all events are known ---
+
+    def _settle(self) -> None:
+        """What a forward pass is called with and what an event returns is there when it ends: if nobody reads it later, the gap after
+        it does."""
+        last: dict[int, int] = {}
+        for number, (ops, gap) in enumerate(zip(self.ops, self.gaps, strict=True)):
+            last.update((value, 2 * number) for op, _ in ops for value in op.inputs)
+            last.update((value, 2 * number + 1) for value in gap.reads)
+        for link, number in self.last_reader.items():
+            self.crossing[number].append(self.own[link.pair][link.value])
+        for number, (gap, crossing) in enumerate(zip(self.gaps, self.crossing, strict=True)):
+            for value in crossing:
+                if value not in self.kept and last.get(value, 0) <= 2 * number:
+                    gap.read(value)
+
+    def _finish(self, name: str) -> StepGraph:
+        ops: list[Op] = []
+        times: list[int] = []
+        local: list[int | None] = []
+        first_backward = min(self.backward_at.values(), default=len(self.events))
+        for number, (own, gap) in enumerate(zip(self.ops, self.gaps, strict=True)):
+            ops += [op for op, _ in own]
+            local += [index for _, index in own]
+            times += [2 * number] * len(own)
+            if gap.is_needed:
+                phase = "loss" if number < first_backward else "backward"
+                what = f"script after event {number}"
+                ops.append(Op(what, 0.0, tuple(gap.reads), tuple(gap.makes), gap.workspace, recomputable=False, phase=phase))
+                local.append(None)
+                times.append(2 * number + 1)
+        values = [replace(value, keep=number in self.kept) for number, value in enumerate(self.values)]
+        graph = Graph(ops, values, self._fixed_memory(), name)
+        return StepGraph(graph, self.parts, self.pairs, self.events, tuple(times), tuple(local))
+
+    def _fixed_memory(self) -> int:
+        """Every storage that is nobody's output once, and what each pair has besides."""
+        sizes: dict[Hashable, int] = {}
+        for pair, part in zip(self.pairs, self.part_of, strict=True):
+            for given, source in zip(part.inputs, pair.sources, strict=True):
+                if not isinstance(source, Link):
+                    sizes[source] = max(given.size, sizes.get(source, 0))
+        return sum(sizes.values()) + sum(part.beside_inputs for part in self.part_of)
