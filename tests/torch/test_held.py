@@ -298,6 +298,9 @@ def test_parameters_share_storages_and_modules_change() -> None:
     assert held.now(CPU) == count + 4 * 960
     net.to(torch.float64)
     assert held.now(CPU) == parameters(net) + bytes_of(*net.buffers())
+    net.add_module("adapter", nn.BatchNorm1d(100))
+    held.look()
+    assert held.now(CPU) == parameters(net) + bytes_of(*net.buffers())
     del net
     gc.collect()
     assert held.now(CPU) == 0
@@ -325,6 +328,27 @@ def test_state_that_was_loaded_is_held_and_not_expected_again() -> None:
     again.state.clear()
     assert held.expected(CPU) == state
     assert held.now(CPU) == parameters(net)
+
+
+class Late(Lion):
+    """Its state grows after the first step."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        for p in self.param_groups[0]["params"]:
+            if self.rounds["made"] > 1:
+                self.state[p]["averages"].append(p.detach().clone())
+
+
+def test_state_that_grows_later() -> None:
+    net = network()
+    optimizer = Late(net.parameters())
+    held = watching(net)
+    for _ in range(3):
+        backward(net)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert held.now(CPU) == alive() - bytes_of(*net.buffers())
 
 
 def test_optimizers_of_known_parameters_count_each_once() -> None:
@@ -447,7 +471,8 @@ def test_buckets_of_distributed_data_parallel(views: bool, early: bool) -> None:
     held = watching(net)
     gc.collect()
     with measure("cpu") as m:
-        wrapped = DistributedDataParallel(net, gradient_as_bucket_view=views, bucket_cap_mb=1)
+        # What is sent to the other processes at the start would be released by another thread at some time.
+        wrapped = DistributedDataParallel(net, gradient_as_bucket_view=views, bucket_cap_mb=1, init_sync=False)
         if early:
             held.look()
     # The allocator's own account of what the wrapper keeps; it also makes some tensors of a few bytes.

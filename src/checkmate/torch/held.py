@@ -4,8 +4,9 @@ Parameters and buffers that the step does not read, gradients of earlier microba
 of the model, the buckets of DistributedDataParallel. Nobody has to say where they are: PyTorch tells all optimizers' steps to a
 hook, and what was made before is found among the objects of the process, by class.
 
-Limits: what `gc.freeze` hides is not found by looking, but optimizers are by their next step. Copies of a model than `AveragedModel`'s and those of modules that were shown are not seen, nor is what a
-communication hook keeps. What PyTorch's FullyShardedDataParallel of old (one flat parameter) holds in between is not seen either.
+Limits: copies of the model other than those of `AveragedModel` are not seen, nor is what a communication hook keeps.
+What `gc.freeze` hides cannot be found among the objects; optimizers still are, by their next step. The older
+FullyShardedDataParallel (one flat parameter) is not known.
 """
 
 from __future__ import annotations
