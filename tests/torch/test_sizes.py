@@ -15,6 +15,8 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+import checkmate
+import checkmate.torch
 from checkmate.graph import Graph
 from checkmate.planning import OpCost
 from checkmate.planning.cost_cache import close_cost_caches
@@ -59,10 +61,13 @@ class Bag(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.head = nn.Embedding(50, 8, sparse=True), nn.Linear(8, 50)
+        self.tokens, self.head = nn.Embedding(50, 64, sparse=True), nn.Linear(64, 50)
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(self.head(self.tokens(ids).exp().sin()).flatten(0, 1), targets.flatten())
+        x = self.tokens(ids)
+        for _ in range(4):
+            x = x.exp().sin()
+        return F.cross_entropy(self.head(x).flatten(0, 1), targets.flatten())
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Batches]]] = {
@@ -205,6 +210,22 @@ def test_the_backward_pass_gets_sizes_as_numbers_and_no_tensor_for_them() -> Non
     loss.backward()
     assert x.grad is not None
     assert torch.equal(x.grad, torch.ones(6, 5))
+
+
+def test_sparse_gradients_train_under_a_budget() -> None:
+    torch.manual_seed(0)
+    batches = tokens((16, 32), (16, 32))
+    model = Bag()
+    other = checkmate.torch.compile(twin(model), budget="90%")
+    assert identical(trained(other, other, batches), trained(model, model, batches))
+    (plan,) = checkmate.torch.plans(other)
+    graph = plan.graph
+    (sparse,) = (op for op in graph.ops if "sparse_coo" in op.name)
+    assert not sparse.recomputable
+    assert [(graph.values[value].size, graph.values[value].keep) for value in sparse.outputs] == [(16 * 32 * (64 * 4 + 8), True)]
+    assert plan.schedule.peak < graph.no_recompute_peak
+    assert plan.measured_peak is not None
+    assert plan.measured_peak <= plan.predicted_peak
 
 
 def test_what_joins_graphs() -> None:
