@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,16 +21,23 @@ import torch
 # `aot_module_simplified` is exported by functorch.compile, but its keywords are not documented.
 from functorch.compile import aot_module_simplified  # type: ignore[import-untyped]  # no stubs
 from torch import fx
-from torch._dynamo import convert_frame
+from torch._dynamo import config as dynamo_config
+from torch._dynamo import convert_frame, eval_frame
+from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile
-from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput, TangentAOTInput
+from torch._guards import CompileContext
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch.fx import _symbolic_trace
 from torch.fx.graph import _BoxedCodeGen
 from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
+from torch.utils._sympy.printers import PythonPrinter
+
+from .recurrent import whole_layers
+from .second_derivative import refuse_second_derivative
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -54,20 +62,58 @@ def trace_and_compile(
         A function of the module's inputs.
     """
 
-    def adapt(make: Callable[[fx.GraphModule], Boxed]) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
-        return lambda graph_module, example_inputs: make(graph_module)
+    def adapt(
+        make: Callable[[fx.GraphModule], Boxed], starts_step: bool = True
+    ) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
+        def compile_pass(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Boxed:
+            function = make(graph_module)
 
+            def run(arguments: list[Any]) -> Any:
+                if starts_step:
+                    _runs.count += 1
+                return function(arguments)
+
+            # Python code of a pass runs wherever the script calls for it, also in the middle of a function that PyTorch is
+            # compiling (`backward()` inside one): it must not be compiled in its turn.
+            boxed_run = torch.compiler.disable(run)
+            boxed_run._boxed_call = True  # type: ignore[attr-defined]  # as in `mark_boxed`, which would be compiled
+            return boxed_run
+
+        return compile_pass
+
+    # Where PyTorch compiles a model in pieces, one for each bucket of DistributedDataParallel, the first call of each returns fake
+    # tensors; it makes that call itself, but only if it can see here that AOT autograd was used. Else the script would get them.
+    counters["aot_autograd"]["total"] += 1
     with compiling(), _tracing(), _as_eager():
         compiled: Callable[..., Any] = aot_module_simplified(
             module,
             inputs,
             fw_compiler=adapt(forward),
-            bw_compiler=adapt(backward),
-            inference_compiler=adapt(inference),
+            bw_compiler=adapt(backward, starts_step=False),
+            inference_compiler=adapt(inference, starts_step=False),
             partition_fn=partition,
             decompositions={torch.ops.aten.native_dropout_backward.default: _dropout_backward},
         )
-    return compiled
+
+    def call(*arguments: Any) -> Any:
+        results = compiled(*arguments)
+        refuse_second_derivative(results)
+        return results
+
+    return call
+
+
+class _Runs(threading.local):
+    count = 0
+
+
+#: How many forward passes that train this thread has run.
+_runs = _Runs()
+
+
+def planned_runs() -> int:
+    """How many forward passes of planned graphs the calling thread has run so far, those without a backward pass left out."""
+    return _runs.count
 
 
 #: For releases of PyTorch whose lock has another name: planned models at least do not compile at the same time.
@@ -135,6 +181,50 @@ def isolation() -> dict[str, Any]:
     return {"isolate_recompiles": True, "recompile_limit": 64} if "isolate_recompiles" in known else {}
 
 
+def on_compile(is_ours: Callable[[Any], bool], replace: Callable[[Any, Any, Any], Any]) -> None:
+    """See to everything that `torch.compile` makes from now on with a backend of this package, by whatever way of calling.
+
+    PyTorch does not ask a backend before the first graph, and not at all where there is none. Other backends notice nothing.
+
+    Args:
+        is_ours: of the backend.
+        replace: (backend, compiled function, what it was made of) -> the function to use instead. It is not called for a wrapper module,
+            but for the function inside.
+    """
+    context: Any = getattr(eval_frame, "_TorchDynamoContext", None)
+    if context is None:
+        return
+    # PyTorch leaves recurrent layers out unless it is told not to.
+    allow_rnn = dynamo_config._make_closure_patcher(allow_rnn=True)
+    compile_one = context.__call__
+
+    @wraps(compile_one)
+    def compile_with(self: Any, target: Any) -> Any:
+        given = eval_frame.innermost_backend(self.callback)
+        given = getattr(given, "compiler_fn", given)
+        if not is_ours(given):
+            return compile_one(self, target)
+        if allow_rnn not in self.enter_exit_hooks:
+            self.enter_exit_hooks.append(allow_rnn)
+        # As in `isolation`: two models of a class, or a copy, would otherwise share graphs, and with them plans and budget.
+        if getattr(self, "_isolate_recompiles_id", None) == -1:
+            self._isolate_recompiles_id = next(eval_frame._next_isolate_recompiles_id)
+        compiled = compile_one(self, target)
+        return compiled if isinstance(compiled, torch.nn.Module | type) else replace(given, compiled, target)
+
+    context.__call__ = compile_with
+
+
+def graph_breaks() -> dict[str, int]:
+    """What PyTorch has not compiled so far in this process, as it names it, and how often."""
+    found: dict[str, int] = {}
+    for kind in ("unimplemented", "graph_break"):
+        for message, count in counters[kind].items():
+            name = str(message).strip().partition("\n")[0]
+            found[name] = found.get(name, 0) + count
+    return found
+
+
 @contextmanager
 def _as_eager() -> Iterator[None]:
     """Switch off what AOT autograd does differently from eager training, as far as this version of PyTorch has it."""
@@ -146,6 +236,7 @@ def _as_eager() -> Iterator[None]:
         # It traces the backward pass under the autocast of the forward pass; eager training runs it under none.
         if hasattr(functorch_config, "backward_pass_autocast"):
             stack.enter_context(functorch_config.patch(backward_pass_autocast="off"))
+        stack.enter_context(whole_layers())
         yield
 
 
@@ -164,6 +255,36 @@ def mark_boxed(function: Callable[[list[Any]], Any]) -> Boxed:
 
     run._boxed_call = True  # type: ignore[attr-defined]  # the attribute AOT autograd looks for
     return run
+
+
+#: What the code of `size_as_python` calls.
+SIZE_FUNCTIONS = {"math": math, "torch": torch}
+
+
+def size_as_python(expression: Any) -> str:
+    """Python code for an expression of symbolic sizes; its variables are the symbols."""
+    return str(PythonPrinter().doprint(expression))
+
+
+def current_compilation() -> Any:
+    """What identifies the compilation of one of the user's functions that is under way in this thread; None if none is."""
+    return CompileContext.current_compile_id()
+
+
+def keeps_graph() -> bool:
+    """Autograd, which is running a backward pass, will be able to run it again (retain_graph=True)."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def saved_tensor_hooks() -> bool:
+    """The user has hooks on what autograd saves (`torch.autograd.graph.saved_tensors_hooks`)."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def flat_outputs(module: fx.GraphModule) -> list[Any]:
+    """The outputs of a traced graph."""
+    (output,) = module.graph.find_nodes(op="output")
+    return tree_leaves(output.args, is_leaf=lambda leaf: leaf is None)
 
 
 def is_tangent(node: fx.Node) -> bool:
@@ -193,6 +314,19 @@ def forward_outputs(module: fx.GraphModule, count: int) -> tuple[list[Any], list
         if isinstance(description, InputMutationAOTOutput) and description.mutated_input in by_description:
             overwritten.append(by_description[description.mutated_input])
     return outputs[:count], outputs[count:], overwritten, is_update
+
+
+def tangents_of_outputs(module: fx.GraphModule, count: int) -> list[fx.Node | None]:
+    """For each of the forward's outputs (the first `count` of the joint graph) the placeholder of its gradient, if it has one."""
+    (output,) = module.graph.find_nodes(op="output")
+    described = output.meta.get("desc")
+    descriptions = [None] * count if described is None else tree_leaves(described)[:count]
+    found: dict[Any, fx.Node] = {}
+    for node in module.graph.find_nodes(op="placeholder"):
+        description = node.meta.get("desc")
+        if isinstance(description, TangentAOTInput):
+            found[description.output] = node
+    return [None if description is None else found.get(description) for description in descriptions]
 
 
 def forget_version_check(node: fx.Node) -> None:
