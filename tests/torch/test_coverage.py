@@ -143,23 +143,78 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Language(nn.Module):
-    def __init__(self, kind: type[nn.RNNBase]):
+    def __init__(self, inner: nn.RNNBase, packed: bool = False):
         super().__init__()
-        self.tokens, self.inner, self.head = nn.Embedding(20, 8), kind(8, 16, num_layers=2, batch_first=True), nn.Linear(16, 20)
+        self.tokens, self.inner, self.packed = nn.Embedding(20, 8), inner, packed
+        self.head = nn.LazyLinear(20)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return F.cross_entropy(self.head(self.inner(self.tokens(ids))[0]).flatten(0, 1), ids.flatten())
+        x = self.tokens(ids)
+        if self.packed:
+            whole = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([7, 5]), batch_first=True)
+            out = nn.utils.rnn.pad_packed_sequence(self.inner(whole)[0], batch_first=True)[0]
+        else:
+            out = self.inner(x)[0]
+        return F.cross_entropy(self.head(out).flatten(0, 1), ids.flatten())
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+RNNS = {
+    "LSTM": lambda: nn.LSTM(8, 16, num_layers=2, batch_first=True),
+    "LSTM with dropout": lambda: nn.LSTM(8, 16, num_layers=2, batch_first=True, bidirectional=True, dropout=0.3),
+    "GRU": lambda: nn.GRU(8, 16, num_layers=2, batch_first=True),
+    "RNN": lambda: nn.RNN(8, 16, num_layers=2, batch_first=True, bias=False, dropout=0.3),
+}
+
+
+def trained(model: nn.Module, compiled: nn.Module, ids: Tensor) -> list[Tensor]:
+    torch.manual_seed(1)
+    for _ in range(2):
+        compiled(ids).backward()
+    model.eval()
+    with torch.no_grad():
+        evaluated = compiled(ids)
+    model.train()
+    return [evaluated, *gradients(model)]
+
+
+@pytest.mark.parametrize("kind", RNNS)
 @BOTH
-def test_rnns_are_told_once(compile: Compile, kind: type[nn.RNNBase]) -> None:
-    compiled = compile(Language(kind))
-    ids = torch.randint(0, 20, (2, 7))
-    with pytest.warns(BudgetWarning, match="Language.*RNN, GRU, or LSTM") as caught:
+def test_rnns_are_planned_with_the_numbers_of_plain_training(compile: Compile, kind: str) -> None:
+    torch.manual_seed(0)
+    plain, ids = Language(RNNS[kind]()), torch.randint(0, 20, (2, 7))
+    plain(ids)  # makes the head
+    planned = twin(plain)
+    compiled = compile(planned)
+    assert identical(trained(plain, plain, ids), trained(planned, compiled, ids))
+    (plan,) = checkmate.torch.plans(planned)
+    assert plan.executions == 2
+    assert plan.measured_peak is not None
+    assert plan.measured_peak <= plan.predicted_peak
+
+
+# PyTorch looks at the gradient of what goes from one graph to the next.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@BOTH
+def test_rnns_of_packed_inputs_are_told_once(compile: Compile) -> None:
+    torch.manual_seed(0)
+    plain, ids = Language(nn.GRU(8, 16, batch_first=True), packed=True), torch.randint(0, 20, (2, 7))
+    plain(ids)
+    planned = twin(plain)
+    compiled = compile(planned)
+    with pytest.warns(BudgetWarning, match="a part of Language runs outside the plan") as caught:
         compiled(ids).backward()
     assert len(caught) == 1
-    compiled(ids).backward()
+    planned.zero_grad()
+    assert identical(trained(plain, plain, ids), trained(planned, compiled, ids))
+
+
+def test_rnns_alone_and_in_capture() -> None:
+    layer, x = nn.LSTM(8, 16), torch.randn(5, 2, 8)
+    graph = checkmate.torch.capture(layer, x, loss=lambda results: results[0].sum(), cost_model="flops")
+    assert sum("recurrent" in op.name for op in graph.ops) == 2
+    model = in_place(layer)
+    model(x)[0].sum().backward()
+    assert len(checkmate.torch.plans(model)) == 1
 
 
 def test_rnns_under_other_backends_stay_as_they_are() -> None:

@@ -145,7 +145,7 @@ def _can_be_key(model: Any) -> bool:
 
 
 def _is_ours(given: Any) -> bool:
-    return given is checkmate or getattr(given, "func", None) is backend
+    return given is checkmate or getattr(given, "func", None) in (backend, _take)
 
 
 on_compile(_is_ours, lambda given, made, target: watch_by_name(made, target) if given is checkmate else made)
@@ -190,20 +190,23 @@ def capture(
         )
         raise _Done(captured.graph)
 
-    def take(module: fx.GraphModule, example_inputs: Any) -> Any:
-        def run(*arguments: Any) -> Any:
-            devices = list({x.device for x in arguments if isinstance(x, torch.Tensor)})
-            with preserved_random_state(devices):
-                trace_and_compile(module, arguments, partition, _refuse, _refuse, _refuse)
-
-        return torch.compiler.disable(run)
-
     try:
         with torch.enable_grad():
-            torch.compile(step, backend=take, fullgraph=True, dynamic=False, **isolation())(*inputs)
+            torch.compile(step, backend=partial(_take, partition), fullgraph=True, dynamic=False, **isolation())(*inputs)
     except _Done as done:
         return done.graph
     raise CheckmateError("this model gave no training graph: PyTorch did not compile it")
+
+
+def _take(partition: Callable[..., Any], module: fx.GraphModule, example_inputs: Any) -> Any:
+    """A backend that only traces."""
+
+    def run(*arguments: Any) -> Any:
+        devices = list({x.device for x in arguments if isinstance(x, torch.Tensor)})
+        with preserved_random_state(devices):
+            trace_and_compile(module, arguments, partition, _refuse, _refuse, _refuse)
+
+    return torch.compiler.disable(run)
 
 
 def _refuse(module: fx.GraphModule) -> Any:

@@ -18,6 +18,7 @@ import torch
 # `aot_module_simplified` is exported by functorch.compile, but its keywords are not documented.
 from functorch.compile import aot_module_simplified  # type: ignore[import-untyped]  # no stubs
 from torch import fx
+from torch._dynamo import config as dynamo_config
 from torch._dynamo import convert_frame, eval_frame
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
@@ -27,6 +28,7 @@ from torch.fx import _symbolic_trace
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._pytree import tree_leaves
 
+from .recurrent import whole_layers
 from .second_derivative import refuse_second_derivative
 
 Boxed = Callable[[list[Any]], Any]
@@ -181,6 +183,8 @@ def on_compile(is_ours: Callable[[Any], bool], replace: Callable[[Any, Any, Any]
     context: Any = getattr(eval_frame, "_TorchDynamoContext", None)
     if context is None:
         return
+    # PyTorch leaves recurrent layers out unless it is told not to.
+    allow_rnn = dynamo_config._make_closure_patcher(allow_rnn=True)
     compile_one = context.__call__
 
     @wraps(compile_one)
@@ -189,6 +193,8 @@ def on_compile(is_ours: Callable[[Any], bool], replace: Callable[[Any, Any, Any]
         given = getattr(given, "compiler_fn", given)
         if not is_ours(given):
             return compile_one(self, target)
+        if allow_rnn not in self.enter_exit_hooks:
+            self.enter_exit_hooks.append(allow_rnn)
         # As in `isolation`: two models of a class, or a copy, would otherwise share graphs, and with them plans and budget.
         if getattr(self, "_isolate_recompiles_id", None) == -1:
             self._isolate_recompiles_id = next(eval_frame._next_isolate_recompiles_id)
@@ -219,6 +225,7 @@ def _as_eager() -> Iterator[None]:
         # It traces the backward pass under the autocast of the forward pass; eager training runs it under none.
         if hasattr(functorch_config, "backward_pass_autocast"):
             stack.enter_context(functorch_config.patch(backward_pass_autocast="off"))
+        stack.enter_context(whole_layers())
         yield
 
 
