@@ -23,12 +23,12 @@ from torch_models import identical, twin
 Compile = Callable[..., Any]
 
 
-def in_place(model: Any, **keywords: Any) -> Any:
-    return checkmate.torch.compile(model, **{"budget": "1GiB", **keywords})
+def in_place(model: Any, budget: str = "1GiB", cost_model: str = "flops", **keywords: Any) -> Any:
+    return checkmate.torch.compile(model, budget, cost_model=cost_model, **keywords)
 
 
-def by_name(model: Any, budget: str = "1GiB", **keywords: Any) -> Any:
-    return torch.compile(model, backend="checkmate", options={"budget": budget}, **keywords)
+def by_name(model: Any, budget: str = "1GiB", cost_model: str = "flops", **keywords: Any) -> Any:
+    return torch.compile(model, backend="checkmate", options={"budget": budget, "cost_model": cost_model}, **keywords)
 
 
 BOTH = pytest.mark.parametrize("compile", [in_place, by_name])
@@ -177,14 +177,13 @@ def trained(model: nn.Module, compiled: nn.Module, ids: Tensor) -> list[Tensor]:
     return [evaluated, *gradients(model)]
 
 
-@pytest.mark.parametrize("kind", RNNS)
-@BOTH
+@pytest.mark.parametrize(("compile", "kind"), [*((in_place, kind) for kind in RNNS), (by_name, "LSTM")])
 def test_rnns_are_planned_with_the_numbers_of_plain_training(compile: Compile, kind: str) -> None:
     torch.manual_seed(0)
     plain, ids = Language(RNNS[kind]()), torch.randint(0, 20, (2, 7))
     plain(ids)  # makes the head
     planned = twin(plain)
-    compiled = compile(planned)
+    compiled = compile(planned, cost_model="profile")
     assert identical(trained(plain, plain, ids), trained(planned, compiled, ids))
     (plan,) = checkmate.torch.plans(planned)
     assert plan.executions == 2
@@ -241,7 +240,7 @@ def test_a_model_without_any_graph_is_named_once(compile: Compile) -> None:
     model = Disabled()
     compiled = compile(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.warns(BudgetWarning, match="no part of Disabled is under the budget: .*disable") as caught:
+    with pytest.warns(BudgetWarning, match="no part of Disabled is under the budget") as caught:
         step(model, lambda: compiled(batch()), optimizer)
     assert len(caught) == 1
     for _ in range(2):
