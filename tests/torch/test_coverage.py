@@ -293,6 +293,16 @@ def test_a_method_that_goes_around_the_compiled_call_is_told_once(compile: Compi
 
 
 @BOTH
+def test_evaluation_through_the_compiled_call_is_no_training(compile: Compile) -> None:
+    model = Trained()
+    compiled = compile(model)
+    with torch.no_grad():
+        compiled(batch())
+    with pytest.warns(BudgetWarning, match="parameters of Trained has ended without a call"):
+        step(model, lambda: compiled.training_step(batch()))
+
+
+@BOTH
 def test_the_compiled_module_inside_counts(compile: Compile) -> None:
     model = Trained()
     model.inner = compile(model.inner)
