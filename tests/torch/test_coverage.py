@@ -500,6 +500,37 @@ def test_backward_and_optimizer_step_inside_a_compiled_function(compile: Compile
     assert [plan.executions for plan in checkmate.torch.plans(models[1])] == [3]
 
 
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.drop = nn.ModuleList([nn.Linear(32, 32) for _ in range(4)]), nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.drop(torch.tanh(layer(x)))
+        return x.square().mean()
+
+
+# PyTorch looks at the gradient of what goes from one graph to the next.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@BOTH
+def test_passes_are_not_compiled_once_more_where_a_compiled_function_calls_backward(compile: Compile) -> None:
+    model, x = Deep(), torch.randn(512, 32)
+
+    def whole(x: Tensor) -> Tensor:
+        loss: Tensor = model(x)
+        loss.backward()
+        return loss.detach()
+
+    run = compile(whole, budget="70%")
+    for _ in range(2):
+        run(x)  # a backward pass that is compiled again holds what its plan has freed: above the budget
+    (plan,) = checkmate.torch.plans(model)
+    assert plan.schedule.num_recomputations > 0
+    assert plan.measured_peak is not None
+    assert plan.measured_peak <= plan.budget
+
+
 @BOTH
 def test_compiled_functions_keep_their_name_and_signature(compile: Compile) -> None:
     def loss_of(x: Tensor, scale: float = 2.0) -> Tensor:
