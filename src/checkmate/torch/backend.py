@@ -23,7 +23,7 @@ from .capture import Captured, read_joint_graph
 from .coverage import check_inputs
 from .emit import emit
 from .internals import Boxed, boxed, compiling, mark_boxed, trace_and_compile
-from .plan import Plan, automatic_budget, reserved_bytes
+from .plan import Plan, automatic_budget, read_options, reserved_bytes
 from .profile import profile_nodes
 from .random import preserved_random_state
 from .sharing import Holdings, storages
@@ -82,14 +82,18 @@ class Session:
     @property
     def options(self) -> Options:
         """Read when the first graph runs, so that a mistake is reported to the caller as it is."""
-        return Options.read(self.given)
+        return read_options(self.given)
 
 
 def checkmate(
-    module: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **rest: Any
+    module: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, mode: str | None = None
 ) -> Any:
-    """Entry point for `torch.compile(model, backend="checkmate", options={"budget": "4GiB"})`; see `Options`."""
-    return backend(Session({**(options or {}), **rest}, _of_thread.holdings), module, example_inputs)
+    """Entry point for `torch.compile(model, backend="checkmate", options={"budget": "4GiB"})`; see `Options`.
+
+    Without a budget among the options, or without options, the environment variable CHECKMATE_BUDGET says it. `mode` changes
+    nothing: see `checkmate.torch.compile`.
+    """
+    return backend(Session(options or {}, _of_thread.holdings), module, example_inputs)
 
 
 def backend(session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
