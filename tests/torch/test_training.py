@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from checkmate.torch.profile import profile_nodes
 from torch_models import Case, case, identical, state, step_peak, train, twin
 
 #: Where the name that the test replaces is looked up.
-BACKEND = sys.modules["checkmate.torch.backend"]
+BACKEND = sys.modules["checkmate.torch.group"]
 NAMES = ("residual", "unet", "decoder")
 #: Budget as a point between 1.25 x the minimum (0) and the plain peak (1).
 LEVELS = (0.7, 0.35, 0.0)
@@ -126,8 +127,8 @@ def test_a_plan_that_passes_its_budget_is_reported_and_made_again(monkeypatch: p
     largest = max(op.workspace for op in graph.ops)
     assert largest > 10_000
 
-    def without_workspace(nodes: list[fx.Node], cost_model: str) -> dict[fx.Node, OpCost]:
-        return {node: OpCost(cost.seconds, 0) for node, cost in profile_nodes(nodes, cost_model).items()}
+    def without_workspace(nodes: list[fx.Node], cost_model: str, **rest: Any) -> dict[fx.Node, OpCost]:
+        return {node: OpCost(cost.seconds, 0) for node, cost in profile_nodes(nodes, cost_model, **rest).items()}
 
     # A plan that knows nothing of workspaces.
     monkeypatch.setattr(BACKEND, "profile_nodes", without_workspace)

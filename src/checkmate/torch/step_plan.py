@@ -1,0 +1,188 @@
+"""The plan of a round: one graph of all its parts, one schedule, and for each of its passes the functions that run it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import InvalidSchedule
+from ..graph import Graph
+from ..planning import Allowance, Options, make_plan
+from ..planning.parts import Event, Link, Pair, PartGraph, PartInput
+from ..planning.step_graph import StepGraph, join
+from ..planning.stretches import bytes_before, cut, peak_as_run
+from ..schedule import Step, simulate
+from .capture import Captured, Profiler
+from .emit import Numbers, emit
+from .internals import Boxed, boxed
+from .part import Part
+from .plan import Plan
+from .rounds import Order, Round, within
+from .sizes import Bindings
+from .watch import Watch
+
+#: A schedule may compute a value again before the part runs that can; as the parts run it, it may take more than it was planned
+#: for. So many times it is planned with that much less.
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One run of a part, as it is planned.
+
+    Attributes:
+        part: what runs. sizes: at which sizes. sources, leaves, storages: as in `Run`.
+    """
+
+    part: Part
+    sizes: Bindings
+    sources: tuple[Hashable | Link, ...]
+    leaves: frozenset[int]
+    storages: tuple[weakref.ref[Any], ...]
+
+
+def own_storages(passes: Sequence[Pass]) -> set[int]:
+    """Identities of what the step reads and does not make."""
+    return {storage._cdata for one in passes for reference in one.storages if (storage := reference()) is not None}
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The two functions of one run. The numbers that follow from sizes are the last inputs of each.
+
+    Attributes:
+        forward: inputs -> outputs, then what the backward pass needs. backward: that, then gradients of outputs -> gradients.
+    """
+
+    forward: Boxed
+    backward: Boxed
+    forward_numbers: Numbers
+    backward_numbers: Numbers
+
+
+def halves_of(captured: Captured, steps: Sequence[Step]) -> Halves:
+    """Emit a schedule of one part."""
+    emitted = emit(captured, steps)
+    assert emitted.backward is not None
+    return Halves(boxed(emitted.forward), boxed(emitted.backward), emitted.forward_numbers, emitted.backward_numbers)
+
+
+def passes_of(round: Round) -> list[Pass]:
+    """What has run in a round."""
+    return [Pass(run.part, run.sizes, run.sources, run.leaves, run.storages) for run in round.runs]
+
+
+def part_graph(captured: Captured) -> PartGraph:
+    """A part, as the joining of graphs sees it."""
+    inputs = tuple(PartInput(entry.size, entry.readers, entry.gradient) for entry in captured.inputs)
+    return PartGraph(captured.graph, captured.between, inputs, tuple(captured.returned), tuple(captured.tangents))
+
+
+class StepPlan:
+    """A plan that a round can run under.
+
+    Attributes:
+        plan: what users see. order, passes, events: what it was made for.
+        halves: for each pass of the round.
+        watch: measures the first round.
+        outdated: it took more than its budget, and is to be made again. captured: the parts at its sizes.
+    """
+
+    def __init__(
+        self, plan: Plan, passes: Sequence[Pass], events: Sequence[Event], joined: StepGraph, captured: Sequence[Captured]
+    ):
+        self.plan = plan
+        self.passes = list(passes)
+        self.events = list(events)
+        self.order = order_of(passes, events)
+        self.outdated = False
+        self.captured = list(captured)
+        self._sizes = {tuple(one.sizes for one in passes)}  # that it was tried at
+        limit = plan.allowance.limit
+        self.halves = [
+            halves_of(part, steps) for part, steps in zip(captured, cut(joined, plan.schedule.steps, limit), strict=True)
+        ]
+        self.watch = Watch(plan, self._before(joined, limit))
+
+    def _before(self, joined: StepGraph, limit: int) -> list[int]:
+        """Bytes that are really there when each event begins: of the fixed memory, what a forward pass makes comes with that."""
+        plan, parts = self.plan, [joined.parts[pair.part] for pair in joined.pairs]
+        before = []
+        for number, live in enumerate(bytes_before(joined, plan.schedule.steps, limit)):
+            begun = {event.pair for event in self.events[:number]}
+            unmade = sum(part.beside_inputs for pair, part in enumerate(parts) if pair not in begun)
+            before.append(live - unmade + plan.reserved + plan.outside)
+        return before
+
+    def follows(self, round: Round) -> bool:
+        """What has run so far in a round agrees with this plan, at sizes that it covers."""
+        return round.order == self.order[: len(round.events)] and (
+            all(within(run.sizes, planned.sizes) for run, planned in zip(round.runs, self.passes, strict=False))
+            or any(all(run.sizes == known for run, known in zip(round.runs, sizes, strict=False)) for sizes in self._sizes)
+        )
+
+    def covers(self, outside: int) -> bool:
+        """The step keeps to the budget though training holds so many bytes besides."""
+        return self.plan.modelled_peak + self.plan.margin + outside - self.plan.outside <= self.plan.budget
+
+    def accepts(self, passes: Sequence[Pass], profile: Profiler) -> bool:
+        """The schedule keeps to the budget at the sizes of these passes too; they are covered from now on."""
+        joined, _ = joined_graph(passes, self.events, profile, self.captured)
+        try:
+            peak = simulate(joined.graph, self.plan.schedule.steps).peak
+        except InvalidSchedule:  # PyTorch traced another graph at these sizes
+            return False
+        fits = peak + self.plan.allowance.taken <= self.plan.budget
+        if fits:
+            self._sizes.add(tuple(one.sizes for one in passes))
+        return fits
+
+
+def order_of(passes: Sequence[Pass], events: Sequence[Event]) -> Order:
+    """What a round of these passes looks like."""
+    return tuple((passes[event.pair].part, event.pair, event.backward) for event in events)
+
+
+def joined_graph(
+    passes: Sequence[Pass], events: Sequence[Event], profile: Profiler, costs_of: Sequence[Captured] = ()
+) -> tuple[StepGraph, list[Captured]]:
+    """The graph of a round, and its parts at their sizes.
+
+    Args:
+        costs_of: the parts at other sizes, to take costs and workspaces from.
+    """
+    known: Sequence[Captured | None] = costs_of or [None] * len(passes)
+    captured = [one.part.captured(profile).at(one.sizes, costs) for one, costs in zip(passes, known, strict=True)]
+    pairs = [Pair(number, one.sources, one.leaves) for number, one in enumerate(passes)]
+    return join([part_graph(part) for part in captured], pairs, events, name="step"), captured
+
+
+def make_step_plan(
+    passes: Sequence[Pass],
+    events: Sequence[Event],
+    options: Options,
+    allowance_of: Callable[[Graph], Allowance],
+    profile: Profiler,
+    others: Sequence[Plan] = (),
+) -> StepPlan:
+    """Plan a round.
+
+    Args:
+        allowance_of: from the graph of the step to what it can have of the budget.
+        others: plans of the same round at other sizes.
+
+    Raises:
+        InfeasibleBudget: no schedule was found.
+    """
+    joined, captured = joined_graph(passes, events, profile)
+    device, graphs = captured[0].device, len({one.part for one in passes})
+    allowance = allowance_of(joined.graph)
+    for _ in range(_TRIES):
+        plan = make_plan(joined.graph, options, allowance, Plan, others, device=device, num_graphs=graphs)
+        excess = peak_as_run(joined, plan.schedule.steps) - allowance.limit
+        if excess <= 0:
+            break
+        allowance = replace(allowance, margin=allowance.margin + excess)
+    return StepPlan(plan, passes, events, joined, captured)
