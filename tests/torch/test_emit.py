@@ -22,7 +22,7 @@ from support import random_sequence
 from torch_models import case, train, twin
 
 #: Where the name that the test replaces is looked up.
-STEP_PLAN = sys.modules["checkmate.torch.step_plan"]
+HALVES = sys.modules["checkmate.torch.halves"]
 
 
 @pytest.mark.parametrize("name", ["residual", "unet", "decoder"])
@@ -37,7 +37,7 @@ def test_any_schedule_gives_the_same_numbers(name: str, monkeypatch: pytest.Monk
         calls.append(list(arguments))
         return function(arguments)
 
-    monkeypatch.setattr(STEP_PLAN, "emit", recorded)
+    monkeypatch.setattr(HALVES, "emit", recorded)
     monkeypatch.setattr(Watch, "run", run)
     train(which, checkmate.torch.compile(twin(which.model), budget="1GiB", dynamic=False), steps=1)
     (captured,), (inputs, (*_, tangent)) = seen, calls

@@ -22,6 +22,7 @@ from ..planning import Allowance, Margins, OpCost, Options, note_excess
 from ..planning.parts import Event
 from ..units import parse_bytes
 from .capture import Captured
+from .halves import Halves
 from .held import Held
 from .measure import same_device
 from .part import Part, Ticket
@@ -31,7 +32,7 @@ from .random import preserved_random_state
 from .rounds import Order, Round, Run, largest
 from .safe_plan import safe_halves
 from .sizes import Bindings, Number
-from .step_plan import Halves, Pass, StepPlan, make_step_plan, order_of, own_storages, passes_of
+from .step_plan import Pass, StepPlan, make_step_plan, order_of, own_storages, passes_of
 from .watch import no_room, report_excess, warn
 
 #: An order is planned anew so many times because training holds more than before; then the last plan stays.
@@ -66,7 +67,7 @@ class Group:
         self.modules: list[weakref.ref[torch.nn.Module]] = []
         self.warned: set[str] = set()
         self._lock = threading.RLock()
-        self._open: dict[int, Round] = {}  # by thread
+        self._open: dict[int, Round[StepPlan]] = {}  # by thread
         self._total = 0
         #: When the last round began, in bytes: gradients, all that training held, what the device's allocator had given out, and what
         #: was left of the round before.
@@ -151,14 +152,16 @@ class Group:
                 self._end(round)
         return results
 
-    def _run(self, round: Round, event: int, function: Callable[[list[Any]], Any], given: list[Any], source: list[Any]) -> Any:
+    def _run(
+        self, round: Round[StepPlan], event: int, function: Callable[[list[Any]], Any], given: list[Any], source: list[Any]
+    ) -> Any:
         """Run a pass on `given`, which it empties; the list that it came from must hold nothing either."""
         source.clear()
         return function(given) if round.plan is None else round.plan.watch.run(event, function, given)
 
     # --- rounds ---
 
-    def _round(self) -> Round:
+    def _round(self) -> Round[StepPlan]:
         """The round of this thread that is under way; a new one if none is."""
         thread = threading.get_ident()
         round = self._open.get(thread)
@@ -166,10 +169,10 @@ class Group:
             self._end(round)
             round = None
         if round is None:
-            round = self._open[thread] = Round()
+            round = self._open[thread] = Round[StepPlan]()
         return round
 
-    def _end(self, round: Round) -> None:
+    def _end(self, round: Round[StepPlan]) -> None:
         """All passes of a round have run: plan it if its order is new, see to its plan if not."""
         for thread in [thread for thread, other in self._open.items() if other is round]:
             del self._open[thread]
@@ -203,7 +206,7 @@ class Group:
 
     # --- which plan ---
 
-    def _halves(self, round: Round, run: Run, captured: Captured) -> Halves:
+    def _halves(self, round: Round[StepPlan], run: Run, captured: Captured) -> Halves:
         if len(round.runs) == 1:
             self._gradients = self.held.gradients(captured.device)
             self._held = self.held.now(captured.device)
@@ -228,7 +231,7 @@ class Group:
                 self._safe[key] = safe_halves(part, self.options, partial(self._safe_allowance, captured=part, outside=outside))
         return self._safe[key]
 
-    def _plan_for(self, round: Round, run: Run, device: torch.device) -> StepPlan | None:
+    def _plan_for(self, round: Round[StepPlan], run: Run, device: torch.device) -> StepPlan | None:
         """The plan for a round that begins with this run; None if nothing is known of what follows."""
         expected = self._after.get(self._last)
         candidates = [plan for plan in self.plans if plan.follows(round)]
@@ -243,7 +246,7 @@ class Group:
             best = self._renewed(best, outside)
         return best
 
-    def _first_plan(self, round: Round, run: Run) -> StepPlan | None:
+    def _first_plan(self, round: Round[StepPlan], run: Run) -> StepPlan | None:
         """A plan for a round of this run alone, if there is reason to believe that it is all: no other graph has yet to show up."""
         passes, events = passes_of(round), [Event(0, backward=False), Event(0, backward=True)]
         orders = {plan.order for plan in self.plans if plan.order[0][0] is run.part}

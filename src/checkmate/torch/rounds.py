@@ -11,20 +11,22 @@ import weakref
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from operator import le
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from ..planning.parts import Event, Link
+from .halves import Halves
 from .part import Part, Ticket
 from .sizes import Bindings
-
-if TYPE_CHECKING:
-    from .step_plan import Halves, StepPlan
 
 #: What a round looks like, whatever the sizes: for each event the part, the number of the pass among those of the round, and
 #: whether it is its backward pass.
 Order = tuple[tuple[Part, int, bool], ...]
+
+
+#: What a round runs under.
+AnyPlan = TypeVar("AnyPlan")
 
 
 class Run:
@@ -39,7 +41,7 @@ class Run:
         halves: what is run.
     """
 
-    def __init__(self, round: Round, part: Part, sizes: Bindings, number: int):
+    def __init__(self, round: Round[Any], part: Part, sizes: Bindings, number: int):
         self.round = round
         self.runner = part.runner
         self.part = part
@@ -67,7 +69,7 @@ class Run:
 
 
 @dataclass
-class Round:
+class Round(Generic[AnyPlan]):
     """What has run so far.
 
     Attributes:
@@ -77,7 +79,7 @@ class Round:
 
     runs: list[Run] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    plan: StepPlan | None = None
+    plan: AnyPlan | None = None
     ended: bool = False
     _made: dict[int, tuple[weakref.ref[Any], Hashable | Link]] = field(default_factory=dict)
 

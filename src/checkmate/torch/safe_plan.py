@@ -10,8 +10,9 @@ from ..graph import Graph
 from ..planning import Allowance, Options, make_plan
 from ..planning.parts import least_across
 from .capture import Captured
+from .halves import Halves, halves_of
 from .plan import Plan
-from .step_plan import Halves, halves_of, part_graph
+from .step_plan import part_graph
 
 #: Seconds for the search: the plan serves one step.
 _SECONDS = 3.0

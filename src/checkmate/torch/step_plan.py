@@ -13,10 +13,9 @@ from ..planning import Allowance, Options, make_plan
 from ..planning.parts import Event, Link, Pair, PartGraph, PartInput
 from ..planning.step_graph import StepGraph, join
 from ..planning.stretches import bytes_before, cut, peak_as_run
-from ..schedule import Step, simulate
+from ..schedule import simulate
 from .capture import Captured, Profiler
-from .emit import Numbers, emit
-from .internals import Boxed, boxed
+from .halves import halves_of
 from .part import Part
 from .plan import Plan
 from .rounds import Order, Round, within
@@ -48,28 +47,7 @@ def own_storages(passes: Sequence[Pass]) -> set[int]:
     return {storage._cdata for one in passes for reference in one.storages if (storage := reference()) is not None}
 
 
-@dataclass(frozen=True)
-class Halves:
-    """The two functions of one run. The numbers that follow from sizes are the last inputs of each.
-
-    Attributes:
-        forward: inputs -> outputs, then what the backward pass needs. backward: that, then gradients of outputs -> gradients.
-    """
-
-    forward: Boxed
-    backward: Boxed
-    forward_numbers: Numbers
-    backward_numbers: Numbers
-
-
-def halves_of(captured: Captured, steps: Sequence[Step]) -> Halves:
-    """Emit a schedule of one part."""
-    emitted = emit(captured, steps)
-    assert emitted.backward is not None
-    return Halves(boxed(emitted.forward), boxed(emitted.backward), emitted.forward_numbers, emitted.backward_numbers)
-
-
-def passes_of(round: Round) -> list[Pass]:
+def passes_of(round: Round[Any]) -> list[Pass]:
     """What has run in a round."""
     return [Pass(run.part, run.sizes, run.sources, run.leaves, run.storages) for run in round.runs]
 
@@ -116,7 +94,7 @@ class StepPlan:
             before.append(live - unmade + plan.reserved + plan.outside)
         return before
 
-    def follows(self, round: Round) -> bool:
+    def follows(self, round: Round[Any]) -> bool:
         """What has run so far in a round agrees with this plan, at sizes that it covers."""
         return round.order == self.order[: len(round.events)] and (
             all(within(run.sizes, planned.sizes) for run, planned in zip(round.runs, self.passes, strict=False))
