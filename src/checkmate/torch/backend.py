@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .coverage import check_inputs
+from .coverage import Coverage, caller, check_inputs
 from .group import Group
 from .inference import InferenceGraph
 from .internals import current_compilation
@@ -25,6 +25,8 @@ from .plan import Plan
 #: How `plans` finds the graphs of a model compiled by `torch.compile`.
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 _sessions_lock = threading.Lock()
+#: Of what was compiled by name: all graphs of a model have one session, those of later shapes too.
+_of_callers: weakref.WeakKeyDictionary[Coverage, Session] = weakref.WeakKeyDictionary()
 
 
 class _OfThread(threading.local):
@@ -125,11 +127,19 @@ def checkmate(
     Without a budget among the options, or without options, the environment variable CHECKMATE_BUDGET says it. `mode` changes
     nothing: see `checkmate.torch.compile`.
     """
-    given, compilation = dict(options or {}), current_compilation()
+    given, compilation, called = dict(options or {}), current_compilation(), caller()
     latest = _of_thread.latest
-    if latest is None or compilation is None or latest[0] != compilation or latest[1].group.given != given:
-        latest = _of_thread.latest = compilation, Session(given)
-    return backend(latest[1], module, example_inputs)
+    session = _of_callers.get(called) if called is not None else None
+    if session is None and latest is not None and compilation is not None and latest[0] == compilation:
+        session = latest[1]
+    if session is None or session.group.given != given:
+        session = Session(given)
+        if called is not None:
+            _of_callers[called] = session
+            if (model := called.model() if called.model is not None else None) is not None:
+                session.watch(model)
+    _of_thread.latest = compilation, session
+    return backend(session, module, example_inputs)
 
 
 def backend(session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:

@@ -120,6 +120,12 @@ class _Calling(threading.local):
 
 _calling = _Calling()
 
+
+def caller() -> Coverage | None:
+    """The compiled module or function, the innermost, whose call this thread is in."""
+    return _calling.coverage
+
+
 #: The modules that were compiled for a plan, each with what is known of its calls.
 _covered: weakref.WeakKeyDictionary[torch.nn.Module, Coverage] = weakref.WeakKeyDictionary()
 
