@@ -17,11 +17,12 @@ from .capture import Captured
 from .eager import EagerProgram
 from .emit import can_run_dry, emit, original
 from .internals import onednn_is_on, without_graph_rewriting
-from .measure import counts_memory, default_device, measure, zeros_outside
+from .measure import counts_memory, counts_small_blocks, default_device, measure, zeros_outside
+from .op_kinds import CALLS, CHOICES
 from .overlap import overlapping
 from .plan import Plan
 from .priority import prioritized
-from .replay import Run, replay
+from .replay import Run, replay, uncounted
 
 #: In the order in which they are tried.
 MODES = ("sparse", "full", "eager")
@@ -33,6 +34,9 @@ _PARTS = (40, 12, 6)
 #: When they are tried out, they are to leave this part of the budget free, and half of the largest block of memory that one of them
 #: asks for: TensorFlow's pool may give out up to twice as much, and overlap makes that a matter of chance.
 _FURTHER = 50
+
+#: Of a branch that was not rehearsed this part more is taken than is modelled.
+_UNSEEN = 20
 
 #: They are tried out so many times as often as others at least, and up to so many times where that takes no more than these seconds:
 #: one step in fifty may well take 10% more than the others.
@@ -101,6 +105,20 @@ class Executor:
         with_it = max((run.during for run in self._runs), default=0)
         return with_it - max((run.during - run.outdated for run in self._runs), default=0)
 
+    @cached_property
+    def uncounted(self) -> int:
+        """Bytes at the peak that TensorFlow takes and does not count."""
+        return 0 if counts_small_blocks(default_device()) else uncounted(self.captured, self.plan.schedule.steps)
+
+    @cached_property
+    def _least(self) -> int:
+        """Bytes that a rehearsal says at least: zeros may leave a loop sooner, and take the branch that takes less."""
+        kinds = {op.type for op in self.captured.traced.ops}
+        if not kinds & CALLS:
+            return 0
+        modelled = max(run.during for run in self._runs)
+        return modelled + (modelled // _UNSEEN if kinds & CHOICES else 0) - self.captured.traced.fixed_bytes
+
     def prepare(self) -> None:
         """Make the function, so that a measured run holds nothing else."""
         if self._function is None:
@@ -145,12 +163,12 @@ class Executor:
         enough_below = limit - (limit + traced.fixed_bytes) // 20
         while self.mode != "eager":
             function = self._graph(dry=True)
-            most, unmade = 0, traced.constant_bytes
+            most, unmade = self._least, traced.constant_bytes
             try:
                 for batch in _batches(inputs, _OFTEN if self.overlaps else 1, _MOST_OFTEN if self.overlaps else 1):
                     with measure() as seen:
                         self._call(function, batch)
-                    most, unmade = max(most, (seen.added or 0) - unmade + self._left_out), 0
+                    most, unmade = max(most, (seen.added or 0) - unmade + self._left_out + self.uncounted), 0
                     if most > limit or (most <= enough_below and not self.overlaps):
                         break
             except tf.errors.ResourceExhaustedError:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import tensorflow as tf
@@ -141,9 +142,25 @@ def watch(device: str) -> Iterator[Measurement]:
         seen.base, seen.peak = before[0], after[1]
 
 
+def bytes_in_use() -> int:
+    """Bytes that are live where ops run; 0 where TensorFlow does not count."""
+    info = _info(default_device())
+    return 0 if info is None else info[0]
+
+
 def counts_memory(device: str) -> bool:
     """TensorFlow counts the bytes of this device."""
     return _info(device) is not None
+
+
+@lru_cache
+def counts_small_blocks(device: str) -> bool:
+    """TensorFlow counts small blocks of memory too; see `op_kinds.SMALL_BLOCK`."""
+    before = _info(device)
+    block = tf.zeros([SMALL], tf.uint8)
+    after = _info(device)
+    del block
+    return before is None or after is None or after[0] > before[0]
 
 
 def _info(device: str) -> tuple[int, int] | None:

@@ -15,6 +15,7 @@ from ..errors import BudgetWarning, CheckmateError, InfeasibleBudget
 from ..planning import FREE, Allowance, Margins, Options, note_excess
 from ..planning.rehearsal import SPARE, first_margin, plan_that_fits
 from ..planning.rehearsal_cache import Outcome, recall, remember
+from .calls import find_calls
 from .capture import Captured, capture, planned_ops
 from .execute import Executor
 from .measure import Measurement, default_device, make_room, measure, watch
@@ -52,6 +53,7 @@ def capture_step(
         varying_batch: as in `PlannedStep`.
     """
     traced = trace(function, specs, varying_batch=varying_batch)
+    find_calls(traced.ops, tf_environment(default_device()))
     groups = make_groups(traced)
     if to_run is not None:
         sizes = capture(traced, groups, {op.name: FREE for op in planned_ops(groups)}, name).graph
@@ -214,7 +216,7 @@ class _Shaped:
             results = self.executor.run(flat)
         self.executor.measured = True
         if seen.added is not None:
-            self._check(self._total(self.executor, seen.added - unmade))
+            self._check(self._total(self.executor, seen.added - unmade + self.executor.uncounted))
         elif first and not self.warned:
             self.warned = True
             warnings.warn(
