@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -124,18 +124,29 @@ class Executor:
         if self._function is None:
             self._function = EagerProgram(self.captured, self.plan.schedule.steps) if self.mode == "eager" else self._graph()
 
-    def rehearse(self, limit: int, *, everything: bool = False) -> int | None:
+    @property
+    def way(self) -> Any:
+        """What rehearsals found of how it runs, as JSON data."""
+        return [self._mode, self._overlapping, self._part, self.added_in_turn]
+
+    @way.setter
+    def way(self, found: Any) -> None:
+        with suppress(TypeError, ValueError):  # of another version
+            self._mode, overlapping, self._part, self.added_in_turn = found
+            self._overlapping = overlapping if self._may_overlap else None
+
+    def rehearse(self, limit: int, *, everything: bool = False, whole: bool = False) -> int | None:
         """Bytes that the schedule adds at its peak, found by runs on zeros that change nothing; None if that cannot be done.
 
         First with ops one by one. If that keeps to `limit` bytes, all ops overlap, or else those that ask for little, if they leave
         more room than that: they run in another order each time.
 
         Args:
-            everything: do not try overlap of small ops only.
+            everything: do not try overlap of small ops only. whole: find the peak also beyond the limit, of ops one by one.
         """
         self._limit, self._overlapping = limit, None
-        added = self.added_in_turn = self._rehearse(limit)
-        if added is None or added > limit or not self._may_overlap:
+        added = self.added_in_turn = self._rehearse(limit, whole)
+        if added is None or added > limit or whole or not self._may_overlap:
             return added
         little = min(limit - added, self._largest) // 2
         for block, part in product((self._largest,) if everything else (self._largest, little), _PARTS):
@@ -149,7 +160,7 @@ class Executor:
             self._overlapping = None
         return added
 
-    def _rehearse(self, limit: int) -> int | None:
+    def _rehearse(self, limit: int, whole: bool = False) -> int | None:
         """As `rehearse`, for ops that overlap or not.
 
         Where the allocator finds room depends on where the batch lies. So the largest of three counts is taken: the batch was
@@ -163,13 +174,14 @@ class Executor:
         enough_below = limit - (limit + traced.fixed_bytes) // 20
         while self.mode != "eager":
             function = self._graph(dry=True)
-            most, unmade = self._least, traced.constant_bytes
+            most, least, unmade = self._least, 0, traced.constant_bytes
             try:
                 for batch in _batches(inputs, _OFTEN if self.overlaps else 1, _MOST_OFTEN if self.overlaps else 1):
                     with measure() as seen:
                         self._call(function, batch)
-                    most, unmade = max(most, (seen.added or 0) - unmade + self._left_out + self.uncounted), 0
-                    if most > limit or (most <= enough_below and not self.overlaps):
+                    taken = (seen.added or 0) - unmade + self._left_out + self.uncounted
+                    most, least, unmade = max(most, taken), min(least or taken, taken), 0
+                    if not whole and (most > limit or (most <= enough_below and not self.overlaps)):
                         break
             except tf.errors.ResourceExhaustedError:
                 return max(most, limit + 1)  # the device has no more than the budget
@@ -178,7 +190,8 @@ class Executor:
                     return None  # it does not run on zeros
                 self._give_up()
             else:
-                return most
+                # Of what differs from count to count the next step may bring more; ops that overlap are counted often.
+                return most if self.overlaps or most > limit else most + (most - max(least, self._least)) // 2
         return None
 
     def run(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -132,10 +132,17 @@ def measure(device: str | None = None) -> Iterator[Measurement]:
 
 
 @contextmanager
-def watch(device: str) -> Iterator[Measurement]:
-    """As `measure`, but TensorFlow's statistics are the user's: they stay, and the peak is only known if it is the highest so far."""
+def watch(device: str, most: int) -> Iterator[Measurement]:
+    """As `measure`, but TensorFlow's statistics are the user's: they stay as long as a block that takes more than others shows in them.
+
+    Args:
+        most: bytes that earlier blocks took beyond what was there before them. Of a block that takes no more, nothing may be seen.
+    """
     seen = Measurement()
     before = _info(device)
+    if before is not None and before[1] > before[0] + max(0, most):
+        tf.config.experimental.reset_memory_stats(device)
+        before = _info(device)
     yield seen
     after = _info(device)
     if before is not None and after is not None and after[1] > before[1]:

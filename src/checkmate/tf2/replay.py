@@ -154,4 +154,4 @@ def replay_peak(captured: Captured, steps: Sequence[Step]) -> int:
 def uncounted(captured: Captured, steps: Sequence[Step]) -> int:
     """Bytes of the schedule's peak that TensorFlow's counter does not see where it leaves out small blocks."""
     counted = max((run.during for run in replay(captured, steps, counted_bytes)), default=captured.graph.fixed_memory)
-    return replay_peak(captured, steps) - counted
+    return max(0, replay_peak(captured, steps) - counted)
