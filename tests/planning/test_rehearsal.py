@@ -28,6 +28,7 @@ def _directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @dataclass
 class Made:
     plan: Plan
+    again: bool
     way: Any = None
 
 
@@ -38,10 +39,12 @@ class Rehearsal:
         self.takes = takes
         self.margins: list[int] = []
         self.rehearsed: list[int] = []
+        self.made: list[Made] = []
 
     def make(self, budget: int, margin: int, *, again: bool) -> Made:
         self.margins.append(margin)
-        return Made(make(margin, budget))
+        self.made.append(Made(make(margin, budget), again))
+        return self.made[-1]
 
     def rehearse(self, candidate: Made, *, whole: bool = False) -> int | None:
         self.rehearsed.append(candidate.plan.margin)
@@ -108,12 +111,14 @@ def test_a_step_that_never_fits_is_an_error_that_names_what_was_tried_out() -> N
     with pytest.raises(checkmate.InfeasibleBudget, match="not met by any plan that was tried out") as caught:
         chosen.choose()
     least = checkmate.minimum_budget(GRAPH)
-    assert caught.value.proven_minimum <= least.smallest_found < BUDGET, "what plans took beyond the model is no proof"
+    assert caught.value.proven_minimum == least.proven_minimum < BUDGET, "what plans took beyond the model is no proof"
     named = caught.value.smallest_found
     assert named > BUDGET
+    tried = {(made.plan.schedule.cost, made.again) for made in stage.made}
     stage, chosen = policy(lambda margin: pytest.fail("was tried out again"), named)
     made = chosen.choose()
     assert len(stage.margins) == 1
+    assert (made.plan.schedule.cost, made.again) in tried, "made as it was, or another schedule might be found"
     assert made.way == "as rehearsed"
     assert made.plan.rehearsed_peak is not None
     assert made.plan.rehearsed_peak <= named - named // 200
@@ -208,20 +213,20 @@ def test_what_an_earlier_process_found_is_not_tried_again() -> None:
 
 def test_what_was_found_about_another_schedule_is_tried_again() -> None:
     _, _, plan = fitted(lambda margin: 10)
-    Notebook(GRAPH).remember(BUDGET, Outcome(plan.margin, 0, plan.schedule.cost + 1, plan.simulated_peak, 5))
+    Notebook(GRAPH).remember(BUDGET, Outcome(plan.margin, False, plan.schedule.cost + 1, plan.simulated_peak, 5))
     stage, _, again = fitted(lambda margin: 20)
     assert stage.rehearsed == [plan.margin]
     assert again.rehearsed_peak == again.modelled_peak + 20
 
 
 def test_an_outcome_is_found_again_for_the_same_problem() -> None:
-    outcome = Outcome(1, 2, 2.0, 20, 15, [0, None])
+    outcome = Outcome(1, True, 2.0, 20, 15, [0, None])
     notebook = Notebook(GRAPH, {"a": 1})
     notebook.remember(100, outcome)
     assert notebook.recall(100) == outcome
     assert Notebook(GRAPH, {"a": 2}).recall(100) is None
     assert notebook.recall(101) is None
-    notebook.remember(100, Outcome(100, 2, 2.0, 20, 15))
+    notebook.remember(100, Outcome(100, True, 2.0, 20, 15))
     assert notebook.recall(100) is None, "a margin of the whole budget leaves nothing"
     notebook.remember(100, Refusal(90, 120))
     assert notebook.recall(100) == Refusal(90, 120)

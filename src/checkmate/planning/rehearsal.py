@@ -85,6 +85,7 @@ class Policy(Generic[Candidate]):
         self.settled = False
         self._rehearser = rehearser
         self._notebook = notebook
+        self._first: Candidate | None = None  # the plan that was given the whole time limit
         self._tried: list[Candidate] = []  # plans that passed the budget when they were tried out
         self._passed: list[tuple[int, Candidate]] = []  # bytes of real steps above the budget, and their plans
 
@@ -101,7 +102,7 @@ class Policy(Generic[Candidate]):
             raise self._refusal(known)
         margins, inherited = self.margins, self.margins.margin
         if known is not None:
-            margins.margin, margins.failures = known.margin, known.failures
+            margins.margin, margins.failures = known.margin, int(known.again)
             with suppress(InfeasibleBudget):
                 return self._that_fits(known)
             margins.failures = 0
@@ -168,18 +169,24 @@ class Policy(Generic[Candidate]):
 
     def _kept(self, candidate: Candidate) -> Candidate:
         self.margins.margin = candidate.plan.margin
-        self._notebook.remember(self.margins.budget, Outcome.of(candidate.plan, self.margins.failures, candidate.way))
+        self._notebook.remember(self.margins.budget, self._outcome(candidate))
         return candidate
+
+    def _outcome(self, candidate: Candidate) -> Outcome:
+        return Outcome.of(candidate.plan, candidate is not self._first, candidate.way)
 
     def _made(self) -> Candidate:
         margins = self.margins
+        if margins.failures:
+            return self._rehearser.make(margins.budget, margins.margin, again=True)
         try:
-            return self._rehearser.make(margins.budget, margins.margin, again=margins.failures > 0)
+            self._first = self._rehearser.make(margins.budget, margins.margin, again=False)
         except InfeasibleBudget:
-            if margins.failures or not margins.margin:
+            if not margins.margin:
                 raise
             margins.margin = 0  # nobody knows yet whether it is needed
-            return self._rehearser.make(margins.budget, 0, again=False)
+            self._first = self._rehearser.make(margins.budget, 0, again=False)
+        return self._first
 
     def _with_less_room(self, kept: Candidate, cheapest: float) -> Candidate:
         """Where plans passed the budget, the one that did not may leave more room than is needed: try what lies between."""
@@ -206,18 +213,18 @@ class Policy(Generic[Candidate]):
         Args:
             best: of the plans that passed the budget.
         """
-        again = best is None or self.margins.failures > 1
+        # With a budget in view a search proves no more than that it cannot be met.
+        proven = max(error.proven_minimum, self._notebook.proven_minimum())
         # What plans were seen to take beyond the model is of no concern in `error` where there are none.
         best = best or self._smallest(error.smallest_found)
         if best is None:
-            return Refusal(error.proven_minimum, error.smallest_found)
+            return Refusal(proven, error.smallest_found)
         plan, peak = best.plan, best.plan.rehearsed_peak
         if peak is None:
-            return Refusal(error.proven_minimum, plan.budget)
+            return Refusal(proven, plan.budget)
         named = max(plan.budget, peak + peak // (_NOISE - 1) + 1)
-        outcome = Outcome.of(plan, int(again), best.way)
-        self._notebook.remember(named, outcome.with_margin(plan.margin + named - plan.budget))
-        return Refusal(error.proven_minimum, named)
+        self._notebook.remember(named, self._outcome(best).with_margin(plan.margin + named - plan.budget))
+        return Refusal(proven, named)
 
     def _smallest(self, budget: int) -> Candidate | None:
         """Of plans for about the least budget that was found, the one that takes least when it is tried out."""

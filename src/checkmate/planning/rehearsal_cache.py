@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..graph import Graph
+from ..solvers.smallest_budget import least_peak_found
 from ..units import format_bytes
 from ..version import __version__
 from .cache_files import load, store
@@ -21,23 +22,23 @@ class Outcome:
     """What trying a plan out has shown.
 
     Attributes:
-        margin: bytes that the plan leaves free. failures: plans that passed the budget before it was found.
+        margin: bytes that the plan leaves free. again: it was made with less time, after others.
         cost, peak: of its schedule, without what is left free, to know it again. rehearsed_peak: bytes.
         way: how it runs, see `Rehearsable`.
     """
 
     margin: int
-    failures: int
+    again: bool
     cost: float
     peak: int
     rehearsed_peak: int
     way: Any = None
 
     @classmethod
-    def of(cls, plan: Plan, failures: int, way: Any = None) -> Outcome:
+    def of(cls, plan: Plan, again: bool, way: Any = None) -> Outcome:
         """What is known of a plan that was tried out."""
         assert plan.rehearsed_peak is not None
-        return cls(plan.margin, failures, plan.schedule.cost, plan.simulated_peak, plan.rehearsed_peak, way)
+        return cls(plan.margin, again, plan.schedule.cost, plan.simulated_peak, plan.rehearsed_peak, way)
 
     def with_margin(self, margin: int) -> Outcome:
         """The same plan under a larger budget."""
@@ -66,11 +67,17 @@ class Notebook:
 
     Attributes:
         graph: the step. about: whatever else matters besides the budget. reserved: bytes of every budget that lie outside of the step.
+        order: of first computations, as in `checkmate.solve`.
     """
 
     graph: Graph
     about: Mapping[str, Any] = field(default_factory=dict)
     reserved: int = 0
+    order: str = "given"
+
+    def proven_minimum(self) -> int:
+        """No schedule exists below so many bytes, whatever the budget that was asked for."""
+        return least_peak_found(self.graph, self.order)[1] + self.reserved
 
     @property
     def taken(self) -> str:

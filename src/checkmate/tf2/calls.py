@@ -107,7 +107,7 @@ class _Trial:
             kinds = [element_types(tensor) if tensor.dtype == tf.variant else None for tensor in (*op.inputs, *op.outputs)]
             read = [kind for tensor, kind in zip(op.inputs, kinds, strict=False) if tensor.dtype != tf.resource]
             shared = {where for given, kind in zip(made, read, strict=True) for where in _blocks(given, kind, set()) or ()}
-            shared.update(map(_address, _variables(op)))
+            shared.update(where for value in _variables(op) for where in _blocks(value, None, set()) or ())
             blocks = [_blocks(result, kind, shared) for result, kind in zip(results, kinds[len(op.inputs) :], strict=True)]
             for tensor, result in zip(op.outputs, results, strict=True):
                 if tensor.name in self._last or _is_small_number(tensor):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from functools import cached_property
@@ -41,6 +42,9 @@ _UNSEEN = 20
 #: They are tried out so many times as often as others at least, and up to so many times where that takes no more than these seconds:
 #: one step in fifty may well take 10% more than the others.
 _OFTEN, _MOST_OFTEN, _SECONDS = 2, 10, 3.0
+
+#: Where ops run one by one, so many times at most.
+_IN_TURN = 4
 
 
 class Executor:
@@ -163,22 +167,28 @@ class Executor:
     def _rehearse(self, limit: int, whole: bool = False) -> int | None:
         """As `rehearse`, for ops that overlap or not.
 
-        Where the allocator finds room depends on where the batch lies. So the largest of three counts is taken: the batch was
-        there before, is new, or is new while the one before is still there. One run is enough if it passes `limit` bytes, or stays
-        well below them and no ops overlap. A way of running that TensorFlow refuses is given up for the next.
+        Where the allocator finds room depends on where the batch lies. So the largest of three counts or more is taken: the batch
+        was there before, is new, or is new while the one before is still there. One run is enough if it passes `limit` bytes, or
+        stays well below them and no ops overlap. A way of running that TensorFlow refuses is given up for the next.
+
+        Args:
+            whole: one run is never enough.
         """
         if not can_run_dry(self.captured) or not counts_memory(default_device()):
             return None
         traced = self.captured.traced
         inputs = [(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
-        enough_below = limit - (limit + traced.fixed_bytes) // 20
+        # Where one block of the pool more is a large part of everything, more counts are needed.
+        enough_below = limit - max((limit + traced.fixed_bytes) // 20, self._largest)
+        rounds = (_OFTEN, _MOST_OFTEN) if self.overlaps else (1, _IN_TURN)
+        kept: deque[Any] = deque(maxlen=1)  # what a step gives is still there when the next one begins
         while self.mode != "eager":
             function = self._graph(dry=True)
             most, least, unmade = self._least, 0, traced.constant_bytes
             try:
-                for batch in _batches(inputs, _OFTEN if self.overlaps else 1, _MOST_OFTEN if self.overlaps else 1):
+                for batch in _batches(inputs, *rounds):
                     with measure() as seen:
-                        self._call(function, batch)
+                        kept.append(self._call(function, batch))
                     taken = (seen.added or 0) - unmade + self._left_out + self.uncounted
                     most, least, unmade = max(most, taken), min(least or taken, taken), 0
                     if not whole and (most > limit or (most <= enough_below and not self.overlaps)):

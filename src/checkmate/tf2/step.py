@@ -138,7 +138,7 @@ class _Shaped:
         about = {**tf_environment(default_device()), **asdict(replace(owner.options, budget=0))}
         # What a step takes differs a little from process to process.
         margins = Margins(budget, budget // 200 + 1, margin)
-        self.policy: Policy[Executor] = Policy(self, margins, Notebook(self.captured.graph, about, reserved))
+        self.policy: Policy[Executor] = Policy(self, margins, Notebook(self.captured.graph, about, reserved, owner.options.order))
         self.executor = self.policy.choose()
         self.passed: int | None = None  # bytes that the last step took above the budget
         self.warned: set[str] = set()
