@@ -40,6 +40,7 @@ class Rehearsal:
         self.margins: list[int] = []
         self.rehearsed: list[int] = []
         self.made: list[Made] = []
+        self.takes_under: Callable[[int, int], int] = lambda budget, more: more
 
     def make(self, budget: int, margin: int, *, again: bool) -> Made:
         self.margins.append(margin)
@@ -50,6 +51,8 @@ class Rehearsal:
         self.rehearsed.append(candidate.plan.margin)
         candidate.way = "as rehearsed"
         more = self.takes(candidate.plan.margin)
+        if more is not None:
+            more = self.takes_under(candidate.plan.budget, more)
         return None if more is None else candidate.plan.modelled_peak + more
 
     def improve(self, candidate: Made) -> Made:
@@ -136,6 +139,16 @@ def test_below_the_minimum_the_budget_that_is_named_was_tried_out(more: int) -> 
     assert least.smallest_found + more <= named <= 1.01 * (least.smallest_found + more) + 1
     _, chosen = policy(lambda margin: pytest.fail("was tried out again"), named)
     assert chosen.choose().plan.rehearsed_peak == least.smallest_found + more
+
+
+def test_a_refusal_names_the_least_that_is_known() -> None:
+    """Plans under this budget take half as much again, those with a little more room nothing."""
+    stage, chosen = policy(lambda margin: BUDGET // 2)
+    stage.takes_under = lambda budget, more: more if budget <= 5000 else 0
+    chosen.margins.budget = 5000
+    with pytest.raises(checkmate.InfeasibleBudget) as caught:
+        chosen.choose()
+    assert 5000 < caught.value.smallest_found <= 5000 * 1.15
 
 
 def test_the_next_process_gives_the_same_answer() -> None:

@@ -215,8 +215,14 @@ class Policy(Generic[Candidate]):
         """
         # With a budget in view a search proves no more than that it cannot be met.
         proven = max(error.proven_minimum, self._notebook.proven_minimum())
-        # What plans were seen to take beyond the model is of no concern in `error` where there are none.
-        best = best or self._smallest(error.smallest_found)
+        budget = self.margins.budget
+        if best is None:
+            # What plans were seen to take beyond the model is of no concern in `error` where there are none.
+            best = self._smallest(error.smallest_found)
+        elif _rehearsed(best) > budget + budget // _A_LITTLE:
+            # With hardly any room plans can take much more than is modelled; with a little more room less may do.
+            rivals = [best, self._smallest(budget + budget // _A_LITTLE)]
+            best = min((one for one in rivals if one is not None), key=_asks_for)
         if best is None:
             return Refusal(proven, error.smallest_found)
         plan, peak = best.plan, best.plan.rehearsed_peak
@@ -237,7 +243,7 @@ class Policy(Generic[Candidate]):
             found.append(made)
             if made.plan.rehearsed_peak is None or within(made.plan, made.plan.rehearsed_peak):
                 break
-        return min(found, key=lambda made: max(_rehearsed(made), made.plan.budget), default=None)
+        return min(found, key=_asks_for, default=None)
 
     def _with_budget(self, budget: int) -> Candidate | None:
         for _ in range(_MORE_PLANS):
@@ -264,3 +270,8 @@ def within(plan: Plan, rehearsed_peak: int) -> bool:
 
 def _rehearsed(candidate: Rehearsable) -> int:
     return candidate.plan.rehearsed_peak or 0
+
+
+def _asks_for(candidate: Rehearsable) -> int:
+    """Bytes of a budget that will do, about."""
+    return max(_rehearsed(candidate), candidate.plan.budget)

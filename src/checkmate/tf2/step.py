@@ -234,9 +234,7 @@ class _Shaped:
         old, self.passed = self.plan, None
         self.executor = self.policy.mend(self.executor, peak)
         if self.policy.settled:
-            self._warn(
-                f"no plan was found that takes less than {peak} bytes beyond doubt: training goes on under the best one known"
-            )
+            self._warn(f"no plan with more room was found: training goes on under the best one known ({peak} bytes were taken)")
         self.plan.executions = old.executions
         self.plan.measured_peak = max(old.measured_peak or 0, self.plan.measured_peak or 0)
 
