@@ -44,7 +44,7 @@ _UNSEEN = 20
 _OFTEN, _MOST_OFTEN, _SECONDS = 2, 10, 3.0
 
 #: Where ops run one by one, so many times at most.
-_IN_TURN = 4
+_IN_TURN = 2
 
 
 class Executor:
