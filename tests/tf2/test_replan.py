@@ -48,22 +48,26 @@ def test_an_understatement_leads_to_a_new_plan(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         step = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, budget=budget, time_limit=1, gap=0.05)
-        peaks = []
+        fixed, peaks = graph.fixed_memory, []
         for _ in range(5):
-            step(case.x, case.y)
-            peaks.append(step.plans[0].measured_peak)
+            with measure() as seen:
+                step(case.x, case.y)
+            assert seen.added is not None
+            peaks.append(seen.added + fixed)
     said = [str(w.message) for w in caught if issubclass(w.category, BudgetWarning)]
     if rehearsed:
         said += caplog.messages
     assert len(said) == 1
     assert ("a rehearsal of the step peaked" if rehearsed else "the first step peaked") in said[0]
     assert (peaks[0] <= budget) == rehearsed
-    assert peaks[-1] <= budget
+    assert all(peak <= budget for peak in peaks[1:])
+    # The most of all steps, under every plan; what TensorFlow does not count in small blocks is known and added.
+    assert step.plans[0].measured_peak is not None
+    assert 0.98 * max(peaks) <= step.plans[0].measured_peak <= 1.02 * max(peaks)
     assert step.plans[0].margin > 0
     assert step.plans[0].executions == 5
     assert identical(state(model, optimizer), expected)
     if rehearsed:  # the next process does not have to learn it again
-        monkeypatch.setattr(STEP, "_QUICK", 0.0)
         monkeypatch.setattr(EXECUTE.Executor, "rehearse", None)
         again = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, budget=budget, time_limit=1, gap=0.05)
         assert again.plans[0].schedule.steps == step.plans[0].schedule.steps
@@ -80,7 +84,7 @@ def test_where_no_more_room_can_be_had_less_is_tried(monkeypatch: pytest.MonkeyP
     budget = int(0.6 * graph.no_recompute_peak)
     margins: list[int] = []
 
-    def rehearse(executor: Any, limit: int) -> int:
+    def rehearse(executor: Any, limit: int, **_: Any) -> int:
         margins.append(executor.plan.margin)
         fits = len(margins) > 1 and executor.plan.margin < 0.2 * budget
         return int(limit - 0.1 * budget if fits else limit + 0.5 * budget)
@@ -91,7 +95,7 @@ def test_where_no_more_room_can_be_had_less_is_tried(monkeypatch: pytest.MonkeyP
     assert step.plans[0].margin == margins[-1] < 0.2 * budget
     assert margins[0] < margins[-1] < margins[1]
     assert len(margins) <= 5
-    monkeypatch.setattr(EXECUTE.Executor, "rehearse", lambda executor, limit: int(1.5 * limit))
+    monkeypatch.setattr(EXECUTE.Executor, "rehearse", lambda executor, limit, **_: int(1.5 * limit))
     with pytest.raises(checkmate.InfeasibleBudget):
         checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget=budget + 1, time_limit=1, gap=0.05)
 
@@ -105,7 +109,7 @@ def test_no_more_room_is_left_than_is_needed(monkeypatch: pytest.MonkeyPatch, tm
     budget = int(0.8 * graph.no_recompute_peak)
     tried: list[tuple[int, float]] = []
 
-    def rehearse(executor: Any, limit: int) -> int:
+    def rehearse(executor: Any, limit: int, **_: Any) -> int:
         tried.append((executor.plan.margin, executor.plan.schedule.cost))
         return int(limit - 0.1 * budget if executor.plan.margin > 0.1 * budget else limit + 0.25 * budget)
 
@@ -125,7 +129,7 @@ def test_a_plan_just_within_the_budget_is_found_again(monkeypatch: pytest.Monkey
     case = CASES["conv"]()
     model, optimizer = case.make(), case.optimizer()
     smallest = checkmate.minimum_budget(checkmate.tf2.capture(model, case.loss, case.x, case.y, optimizer)).smallest_found
-    monkeypatch.setattr(EXECUTE.Executor, "rehearse", lambda executor, limit: limit)
+    monkeypatch.setattr(EXECUTE.Executor, "rehearse", lambda executor, limit, **_: limit)
     monkeypatch.setattr(EXECUTE.Executor, "wanted_room", 0)
     for _ in range(2):
         step = checkmate.tf2.compile(
@@ -201,7 +205,7 @@ def test_a_step_above_the_budget_ends_overlap(monkeypatch: pytest.MonkeyPatch, t
         for _ in range(2):
             step(case.x, case.y)
     # As if a step had taken twice the budget, which another order of ops might do.
-    monkeypatch.setattr(STEP, "watch", lambda device: nullcontext(Measurement(0, 2 * plan.budget)))
+    monkeypatch.setattr(STEP, "watch", lambda *_: nullcontext(Measurement(0, 2 * plan.budget)))
     with pytest.warns(BudgetWarning, match="step 3 peaked at .*: ops run one by one from the next step on"):
         step(case.x, case.y)
     assert not shaped.executor.overlaps
@@ -211,22 +215,70 @@ def test_a_step_above_the_budget_ends_overlap(monkeypatch: pytest.MonkeyPatch, t
             step(case.x, case.y)
     assert step.plans == [plan]
     assert plan.executions == 5
-    assert plan.measured_peak <= plan.predicted_peak <= plan.budget
+    assert plan.predicted_peak <= plan.budget
+    assert plan.measured_peak >= 2 * plan.budget  # the most of all steps
     expected, _, _ = train_plain(case, steps=5)
     assert identical(state(model, optimizer), expected)
 
 
-def test_only_the_highest_peak_so_far_is_seen() -> None:
-    with measure("CPU:0"):
-        tensors = [tf.zeros(2**20)]
-    with watch("CPU:0") as seen:
-        tensors += [tf.zeros(2**20), tf.zeros(2**20)]
+def test_a_later_step_above_the_budget_is_said_and_mended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(EXECUTE, "onednn_is_on", lambda: False)  # nothing overlaps
+    case = CASES["conv"]()
+    model, optimizer = case.make(), case.optimizer()
+    step = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, budget="80%", time_limit=1, gap=0.05)
+    (shaped,) = step._step._steps.values()
+    before = shaped.executor
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(case.x, case.y)
+        step(case.x, case.y)
+    budget, first = step.plans[0].budget, step.plans[0].measured_peak
+    assert first is not None
+    above = budget + budget // 50
+    with monkeypatch.context() as patch:
+        patch.setattr(STEP, "watch", lambda *_: nullcontext(Measurement(0, above - shaped._total(before, before.uncounted))))
+        with pytest.warns(BudgetWarning, match="step 3 peaked at .*: the next step runs under a new plan with more room"):
+            step(case.x, case.y)
+    step(case.x, case.y)
+    assert shaped.executor is not before
+    assert step.plans[0].margin > before.plan.margin
+    assert step.plans[0].measured_peak == above, "the most of all steps survives"
+    assert step.plans[0].executions == 4
+    # And where no plan is better, training goes on.
+    monkeypatch.setattr(STEP, "make_plan", lambda *_: _refuse(budget))
+    monkeypatch.setattr(STEP, "watch", lambda *_: nullcontext(Measurement(0, above)))
+    step(case.x, case.y)
+    with pytest.warns(BudgetWarning, match="training goes on under the best one known"):
+        step(case.x, case.y)
+    step(case.x, case.y)
+    assert step.plans[0].executions == 7
+    expected, _, _ = train_plain(case, steps=7)
+    assert identical(state(model, optimizer), expected)
+
+
+def _refuse(budget: int) -> Any:
+    raise checkmate.InfeasibleBudget(budget, budget + 1, budget + 1)
+
+
+def test_the_statistics_stay_the_users_as_long_as_a_higher_peak_shows() -> None:
+    device = "CPU:0"
+    with measure(device):
+        kept = [tf.zeros(2**20)]
+    with watch(device, 0) as seen:
+        kept += [tf.zeros(2**20), tf.zeros(2**20)]
     assert seen.added is not None
     assert seen.added >= 2 * 2**22
-    del tensors
-    with watch("CPU:0") as seen:
+    highest = tf.config.experimental.get_memory_info(device)["peak"]
+    del kept
+    with watch(device, 3 * 2**22) as seen:  # no more than others took: of no interest
         tf.zeros(2**20)
     assert seen.added is None
+    assert tf.config.experimental.get_memory_info(device)["peak"] == highest
+    with watch(device, 2**20) as seen:  # more than others took, and hidden by what was before
+        tf.zeros(2**20)
+    assert seen.added is not None
+    assert seen.added >= 2**22
 
 
 def test_memory_is_counted_without_onednn() -> None:
@@ -266,12 +318,32 @@ def tensor_bytes(tensor: Any) -> int:
     return op_kinds.tensor_bytes(tensor)
 
 
-def test_a_budget_that_cannot_be_met_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_that_cannot_be_met_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It names one that is taken at once, and holds in every step."""
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    case = CASES["conv"]()
+    model, optimizer = case.make(), case.optimizer()
+    graph = checkmate.tf2.capture(model, case.loss, case.x, case.y, optimizer)
+    settings = {"time_limit": 2, "gap": 0.05}
+    with pytest.raises(checkmate.InfeasibleBudget, match="ask for at least") as caught:
+        checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, budget="1MiB", **settings)
+    assert 2**20 < caught.value.proven_minimum <= checkmate.minimum_budget(graph).smallest_found
+    named = caught.value.smallest_found
+    assert named <= 1.3 * checkmate.minimum_budget(graph).smallest_found  # blocks of the allocator are large beside such tensors
+    monkeypatch.setattr(EXECUTE.Executor, "rehearse", None)  # it was tried out before it was named
+    step = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, budget=named, **settings)
+    for _ in range(3):
+        step(case.x, case.y)
+    assert step.plans[0].measured_peak is not None
+    assert step.plans[0].measured_peak <= named
+    with pytest.raises(checkmate.InfeasibleBudget) as again:
+        checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, budget="1MiB", **settings)
+    assert str(again.value) == str(caught.value)
+
+
+def test_what_is_reserved_is_part_of_a_refusal() -> None:
     case = CASES["conv"]()
     model = case.make()
-    with pytest.raises(checkmate.InfeasibleBudget, match="ask for at least") as caught:
-        checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget="1MiB")
-    assert caught.value.smallest_found > 2**20
     with pytest.raises(checkmate.InfeasibleBudget, match="are taken by what is reserved") as caught:
         checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget="100MiB", reserved="99MiB")
     assert caught.value.smallest_found > 100 * 2**20

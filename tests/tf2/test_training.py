@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import keras
@@ -11,7 +10,6 @@ import pytest
 
 import checkmate
 import checkmate.tf2
-from checkmate.errors import BudgetWarning
 from checkmate.planning import Allowance
 from checkmate.tf2 import Plan
 from tf2_models import CASES, Case, identical, state, train_plain
@@ -47,12 +45,7 @@ def test_training_is_identical_and_within_the_budget(name: str) -> None:
     for level in LEVELS[name]:
         budget = int(least + level * (graph.no_recompute_peak - least))
         # By FLOPs: measured times, and with them the plan and how the allocator's blocks fall, differ from run to run.
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always", BudgetWarning)
-            variables, values, plan = train(case, budget, cost_model="flops")
-        # Blocks of the allocator can be twice as large as such small tensors, in a real step and not when it was tried out: that is
-        # said once, and the next plan keeps to the budget.
-        assert len(said) <= 1
+        variables, values, plan = train(case, budget, cost_model="flops")  # a warning would be an error
         assert identical(variables, expected), level
         assert values == losses
         assert plan.schedule.num_recomputations > 0
@@ -61,8 +54,9 @@ def test_training_is_identical_and_within_the_budget(name: str) -> None:
         assert plan.executions == 5
         assert plan.measured_peak is not None
         assert plan.measured_peak <= budget
-        # 5% for networks of real size, which benchmarks/tf_exact.py trains; here blocks of the allocator are large beside tensors.
-        assert abs(plan.measured_peak - plan.predicted_peak) <= 0.1 * plan.predicted_peak, level
+        # 5% for networks of real size, which benchmarks/tf_exact.py trains; here blocks of the allocator are large beside tensors,
+        # and what is predicted is the most of several rehearsals.
+        assert 0.8 * plan.predicted_peak <= plan.measured_peak <= 1.1 * plan.predicted_peak, level
 
 
 @pytest.mark.parametrize("name", ["subclassed", "recurrent"])

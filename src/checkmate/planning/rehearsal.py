@@ -1,14 +1,17 @@
-"""Try plans out before anything is trained, until one keeps to the budget with no more room left free than is needed."""
+"""Which plan a step runs under: plans are tried out before anything is trained, until one keeps to the budget with no more room left
+free than is needed; a plan that takes more in a real step after all is mended."""
 
 from __future__ import annotations
 
 import logging
 import math
-from typing import Protocol, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import InfeasibleBudget
+from ..units import format_bytes
 from .plan import Plan
-from .rehearsal_cache import Outcome
+from .rehearsal_cache import Notebook, Outcome, Refusal
 from .replan import Margins, note_excess
 
 #: A first plan leaves this part of the budget free, for what frameworks take beyond what is asked for.
@@ -20,6 +23,9 @@ _NOISE = 200
 #: Where there is no more room to be had, so many plans with less room are tried.
 _MORE_PLANS = 4
 
+#: Where the smallest plan takes more than is modelled, one with this part more is tried.
+_A_LITTLE = 16
+
 #: Plans with less room are tried where they may be cheaper by more than this.
 _CHEAPER = 1.05
 
@@ -27,11 +33,17 @@ _LOG = logging.getLogger("checkmate")
 
 
 class Rehearsable(Protocol):
-    """A plan that is ready to run."""
+    """A plan that is ready to run.
+
+    Attributes:
+        way: how it runs as far as that was found by trying it out, as JSON data.
+    """
+
+    way: Any
 
     @property
     def plan(self) -> Plan:
-        """How it runs."""
+        """The plan."""
 
 
 Candidate = TypeVar("Candidate", bound=Rehearsable)
@@ -40,69 +52,215 @@ Candidate = TypeVar("Candidate", bound=Rehearsable)
 class Rehearser(Protocol[Candidate]):
     """Plans a step and tries the plans out."""
 
-    def make(self, margin: int, *, again: bool) -> Candidate:
-        """Plan with so many bytes left free; `again`: nearly the same problem was solved before.
+    def make(self, budget: int, margin: int, *, again: bool) -> Candidate:
+        """Plan with so many bytes of the budget left free; `again`: nearly the same problem was solved before.
 
         Raises:
             InfeasibleBudget: that cannot be had.
         """
 
-    def rehearse(self, candidate: Candidate) -> int | None:
-        """Bytes that the step takes at its peak, everything included; None if that cannot be found without training."""
+    def rehearse(self, candidate: Candidate, *, whole: bool = False) -> int | None:
+        """Bytes that the step takes at its peak, everything included; None if that cannot be found without training.
+
+        Args:
+            whole: go on where the plan's budget is passed, and look for nothing but the peak.
+        """
+
+    def improve(self, candidate: Candidate) -> Candidate:
+        """A quicker plan that was seen to keep to the budget as well, or the same one."""
 
 
-def first_margin(margins: Margins, known: Outcome | None) -> None:
-    """Begin with what an earlier process found to be enough, if that is more than what is known here."""
-    if known is not None and known.margin >= margins.margin:
-        margins.margin, margins.failures = known.margin, known.failures
-    elif not margins.failures:
-        margins.margin = margins.budget // SPARE
-
-
-def plan_that_fits(
-    rehearser: Rehearser[Candidate], margins: Margins, known: Outcome | None, trusted_from: float
-) -> tuple[Candidate, bool]:
-    """Plan and rehearse until a plan keeps to the budget; where nothing can be rehearsed the first plan is taken.
+class Policy(Generic[Candidate]):
+    """Finds the plan of one step, and another one when it takes too much.
 
     Args:
-        margins: the first margin is tried first; what the plans show is noted there.
-        known: what an earlier process found. trusted_from: seconds of a step from which on that is not tried again.
+        margins: with the budget, and what is known of the room that plans have to leave. notebook: what earlier processes found.
 
-    Returns:
-        The plan, and whether it was tried out here.
-
-    Raises:
-        InfeasibleBudget: no plan keeps to the budget.
+    Attributes:
+        settled: no better plan than the present one is known.
     """
-    candidate: Candidate | None = None  # the last plan that is within the budget, if only just
-    tries, cheapest = _MORE_PLANS, math.inf  # `cheapest` of the plans that passed the budget
-    while True:
+
+    def __init__(self, rehearser: Rehearser[Candidate], margins: Margins, notebook: Notebook):
+        self.margins = margins
+        self.settled = False
+        self._rehearser = rehearser
+        self._notebook = notebook
+        self._first: Candidate | None = None  # the plan that was given the whole time limit
+        self._tried: list[Candidate] = []  # plans that passed the budget when they were tried out
+        self._passed: list[tuple[int, Candidate]] = []  # bytes of real steps above the budget, and their plans
+
+    def choose(self) -> Candidate:
+        """The plan of the first step.
+
+        What an earlier process found is taken as it is, so that every process gives the same answer.
+
+        Raises:
+            InfeasibleBudget: no plan keeps to the budget. A plan for the budget that is named was tried out.
+        """
+        known = self._notebook.recall(self.margins.budget)
+        if isinstance(known, Refusal):
+            raise self._refusal(known)
+        margins, inherited = self.margins, self.margins.margin
+        if known is not None:
+            margins.margin, margins.failures = known.margin, int(known.again)
+            with suppress(InfeasibleBudget):
+                return self._that_fits(known)
+            margins.failures = 0
+            margins.tried.clear()
+        margins.margin = max(inherited, margins.budget // SPARE)
         try:
-            made = _made(rehearser, margins)
+            return self._that_fits(None)
         except InfeasibleBudget as error:
-            if candidate is not None:
-                break  # no more room to be had
-            if not tries or not margins.no_room(error.smallest_found):
+            best = min(self._tried, key=_rehearsed, default=None)
+            if best is not None:
+                # What an allocator does differs from time to time: the best plan gets another chance before the budget is refused.
+                best.plan.rehearsed_peak = self._rehearser.rehearse(best, whole=True)
+                if best.plan.rehearsed_peak is not None and within(best.plan, best.plan.rehearsed_peak):
+                    return self._kept(best)
+            refusal = self._refused(error, best)
+            self._notebook.remember(self.margins.budget, refusal)
+            raise self._refusal(refusal) from None
+
+    def mend(self, candidate: Candidate, peak: int) -> Candidate:
+        """Another plan after a real step took so many bytes, more than its budget; the best one known if there is no better one."""
+        note_excess(self.margins, candidate.plan, peak)
+        self._passed.append((peak, candidate))
+        try:
+            return self._that_fits(None)
+        except InfeasibleBudget:
+            self.settled = True
+            return min(self._passed, key=lambda seen: seen[0])[1]
+
+    def _that_fits(self, known: Outcome | None) -> Candidate:
+        """Plan and rehearse until a plan keeps to the budget; where nothing can be rehearsed the first plan is taken."""
+        margins, rehearser = self.margins, self._rehearser
+        candidate: Candidate | None = None  # the last plan that is within the budget, if only just
+        tries, cheapest = _MORE_PLANS, math.inf  # `cheapest` of the plans that passed the budget
+        while True:
+            try:
+                made = self._made()
+            except InfeasibleBudget as error:
+                if candidate is not None:
+                    break  # no more room to be had
+                if not tries or not margins.no_room(error.smallest_found):
+                    raise
+                tries -= 1
+                continue
+            plan = made.plan
+            if known is not None and known.is_of(plan):
+                plan.rehearsed_peak, made.way = known.rehearsed_peak, known.way
+                return made
+            plan.rehearsed_peak = rehearser.rehearse(made)
+            if plan.rehearsed_peak is None:
+                return made
+            candidate = made if plan.rehearsed_peak <= plan.budget else None
+            if within(plan, plan.rehearsed_peak):
+                break
+            note_excess(margins, plan, plan.rehearsed_peak)
+            self._tried.append(made)
+            cheapest = min(cheapest, plan.schedule.cost)
+            if candidate is None and margins.failures == 1:
+                # Not a warning: nothing was trained above the budget, and nothing will be.
+                _LOG.warning(
+                    "a rehearsal of the step %s: it is planned again with more room", plan.excess_of(plan.rehearsed_peak)
+                )
+        assert candidate is not None
+        return self._kept(rehearser.improve(self._with_less_room(candidate, cheapest)))
+
+    def _kept(self, candidate: Candidate) -> Candidate:
+        self.margins.margin = candidate.plan.margin
+        self._notebook.remember(self.margins.budget, self._outcome(candidate))
+        return candidate
+
+    def _outcome(self, candidate: Candidate) -> Outcome:
+        return Outcome.of(candidate.plan, candidate is not self._first, candidate.way)
+
+    def _made(self) -> Candidate:
+        margins = self.margins
+        if margins.failures:
+            return self._rehearser.make(margins.budget, margins.margin, again=True)
+        try:
+            self._first = self._rehearser.make(margins.budget, margins.margin, again=False)
+        except InfeasibleBudget:
+            if not margins.margin:
                 raise
-            tries -= 1
-            continue
-        plan = made.plan
-        if known is not None and known.is_of(plan.schedule) and plan.schedule.cost > trusted_from:
-            plan.rehearsed_peak = known.rehearsed_peak
-            return made, False
-        plan.rehearsed_peak = rehearser.rehearse(made)
-        if plan.rehearsed_peak is None:
-            return made, False
-        candidate = made if plan.rehearsed_peak <= plan.budget else None
-        if within(plan, plan.rehearsed_peak):
-            break
-        note_excess(margins, plan, plan.rehearsed_peak)
-        cheapest = min(cheapest, plan.schedule.cost)
-        if candidate is None and margins.failures == 1:
-            # Not a warning: nothing was trained above the budget, and nothing will be.
-            _LOG.warning("a rehearsal of the step %s: it is planned again with more room", plan.excess_of(plan.rehearsed_peak))
-    assert candidate is not None
-    return _with_less_room(rehearser, margins, candidate, cheapest), True
+            margins.margin = 0  # nobody knows yet whether it is needed
+            self._first = self._rehearser.make(margins.budget, 0, again=False)
+        return self._first
+
+    def _with_less_room(self, kept: Candidate, cheapest: float) -> Candidate:
+        """Where plans passed the budget, the one that did not may leave more room than is needed: try what lies between."""
+        rehearser, margins = self._rehearser, self.margins
+        for _ in range(_MORE_PLANS):
+            margin = margins.less(kept.plan.margin)
+            if kept.plan.schedule.cost <= _CHEAPER * cheapest or margin is None:
+                break
+            try:
+                other = rehearser.make(margins.budget, margin, again=True)
+            except InfeasibleBudget:  # for want of time
+                break
+            cheaper = other.plan.schedule.cost < kept.plan.schedule.cost
+            other.plan.rehearsed_peak = rehearser.rehearse(other) if cheaper else None
+            if other.plan.rehearsed_peak is not None and within(other.plan, other.plan.rehearsed_peak):
+                kept = other
+            else:
+                margins.tried.append(margin)
+        return kept
+
+    def _refused(self, error: InfeasibleBudget, best: Candidate | None) -> Refusal:
+        """A budget for which there is a plan that was tried out, noted so that it is taken at once when it is asked for.
+
+        Args:
+            best: of the plans that passed the budget.
+        """
+        # With a budget in view a search proves no more than that it cannot be met.
+        proven = max(error.proven_minimum, self._notebook.proven_minimum())
+        budget = self.margins.budget
+        if best is None:
+            # What plans were seen to take beyond the model is of no concern in `error` where there are none.
+            best = self._smallest(error.smallest_found)
+        elif _rehearsed(best) > budget + budget // _A_LITTLE:
+            # With hardly any room plans can take much more than is modelled; with a little more room less may do.
+            rivals = [best, self._smallest(budget + budget // _A_LITTLE)]
+            best = min((one for one in rivals if one is not None), key=_asks_for)
+        if best is None:
+            return Refusal(proven, error.smallest_found)
+        plan, peak = best.plan, best.plan.rehearsed_peak
+        if peak is None:
+            return Refusal(proven, plan.budget)
+        named = max(plan.budget, peak + peak // (_NOISE - 1) + 1)
+        self._notebook.remember(named, self._outcome(best).with_margin(plan.margin + named - plan.budget))
+        return Refusal(proven, named)
+
+    def _smallest(self, budget: int) -> Candidate | None:
+        """Of plans for about the least budget that was found, the one that takes least when it is tried out."""
+        found: list[Candidate] = []
+        for more in (0, budget // _A_LITTLE):
+            made = self._with_budget(budget + more)
+            if made is None:
+                continue
+            made.plan.rehearsed_peak = self._rehearser.rehearse(made, whole=True)
+            found.append(made)
+            if made.plan.rehearsed_peak is None or within(made.plan, made.plan.rehearsed_peak):
+                break
+        return min(found, key=_asks_for, default=None)
+
+    def _with_budget(self, budget: int) -> Candidate | None:
+        for _ in range(_MORE_PLANS):
+            try:
+                return self._rehearser.make(budget, 0, again=True)
+            except InfeasibleBudget as error:  # for want of time
+                budget = max(error.smallest_found, budget + budget // 100)
+        return None
+
+    def _refusal(self, refusal: Refusal) -> InfeasibleBudget:
+        budget, proven, named = self.margins.budget, refusal.proven, refusal.named
+        why = "is below the proven minimum" if budget < proven else "was not met by any plan that was tried out"
+        message = (
+            f"budget {format_bytes(budget)} ({budget} bytes){self._notebook.taken} {why}; no schedule exists below "
+            f"{format_bytes(proven)} ({proven} bytes); ask for at least {format_bytes(named)} ({named} bytes)"
+        )
+        return InfeasibleBudget(budget, proven, named, message)
 
 
 def within(plan: Plan, rehearsed_peak: int) -> bool:
@@ -110,30 +268,10 @@ def within(plan: Plan, rehearsed_peak: int) -> bool:
     return rehearsed_peak <= plan.budget - plan.budget // _NOISE
 
 
-def _made(rehearser: Rehearser[Candidate], margins: Margins) -> Candidate:
-    try:
-        return rehearser.make(margins.margin, again=margins.failures > 0)
-    except InfeasibleBudget:
-        if margins.failures or not margins.margin:
-            raise
-        margins.margin = 0  # nobody knows yet whether it is needed
-        return rehearser.make(0, again=False)
+def _rehearsed(candidate: Rehearsable) -> int:
+    return candidate.plan.rehearsed_peak or 0
 
 
-def _with_less_room(rehearser: Rehearser[Candidate], margins: Margins, kept: Candidate, cheapest: float) -> Candidate:
-    """Where plans passed the budget, the one that did not may leave more room than is needed: try what lies between."""
-    for _ in range(_MORE_PLANS):
-        margin = margins.less(kept.plan.margin)
-        if kept.plan.schedule.cost <= _CHEAPER * cheapest or margin is None:
-            break
-        try:
-            other = rehearser.make(margin, again=True)
-        except InfeasibleBudget:  # for want of time
-            break
-        cheaper = other.plan.schedule.cost < kept.plan.schedule.cost
-        other.plan.rehearsed_peak = rehearser.rehearse(other) if cheaper else None
-        if other.plan.rehearsed_peak is not None and within(other.plan, other.plan.rehearsed_peak):
-            kept = other
-        else:
-            margins.tried.append(margin)
-    return kept
+def _asks_for(candidate: Rehearsable) -> int:
+    """Bytes of a budget that will do, about."""
+    return max(_rehearsed(candidate), candidate.plan.budget)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..graph import Graph
-from ..schedule import Schedule
+from ..solvers.smallest_budget import least_peak_found
+from ..units import format_bytes
 from ..version import __version__
 from .cache_files import load, store
 from .plan import Plan
@@ -21,40 +22,83 @@ class Outcome:
     """What trying a plan out has shown.
 
     Attributes:
-        margin: bytes that the plan leaves free. failures: plans that passed the budget before it was found.
-        cost, peak: of its schedule, to know it again. rehearsed_peak: bytes.
+        margin: bytes that the plan leaves free. again: it was made with less time, after others.
+        cost, peak: of its schedule, without what is left free, to know it again. rehearsed_peak: bytes.
+        way: how it runs, see `Rehearsable`.
     """
 
     margin: int
-    failures: int
+    again: bool
     cost: float
     peak: int
     rehearsed_peak: int
+    way: Any = None
 
     @classmethod
-    def of(cls, plan: Plan, failures: int) -> Outcome:
+    def of(cls, plan: Plan, again: bool, way: Any = None) -> Outcome:
         """What is known of a plan that was tried out."""
         assert plan.rehearsed_peak is not None
-        return cls(plan.margin, failures, plan.schedule.cost, plan.schedule.peak, plan.rehearsed_peak)
+        return cls(plan.margin, again, plan.schedule.cost, plan.simulated_peak, plan.rehearsed_peak, way)
 
-    def is_of(self, schedule: Schedule) -> bool:
-        """It is about this schedule."""
-        return (self.cost, self.peak) == (schedule.cost, schedule.peak)
+    def with_margin(self, margin: int) -> Outcome:
+        """The same plan under a larger budget."""
+        return replace(self, margin=margin)
 
-
-def recall(graph: Graph, budget: int, about: Mapping[str, Any]) -> Outcome | None:
-    """What an earlier process found for the same graph, budget and whatever else matters; None if there is nothing."""
-    data = load(_KIND, _key(graph, budget, about))
-    if not isinstance(data, dict) or data.keys() != {field.name for field in fields(Outcome)}:
-        return None
-    found = Outcome(**data)
-    return found if found.margin < budget else None
+    def is_of(self, plan: Plan) -> bool:
+        """It is about this plan's schedule."""
+        return (self.cost, self.peak) == (plan.schedule.cost, plan.simulated_peak)
 
 
-def remember(graph: Graph, budget: int, about: Mapping[str, Any], outcome: Outcome) -> None:
-    """Keep an outcome for `recall`."""
-    store(_KIND, _key(graph, budget, about), asdict(outcome))
+@dataclass(frozen=True)
+class Refusal:
+    """No plan kept to a budget.
+
+    Attributes:
+        proven: no schedule exists below so many bytes. named: bytes of a budget that will do.
+    """
+
+    proven: int
+    named: int
 
 
-def _key(graph: Graph, budget: int, about: Mapping[str, Any]) -> str:
-    return json.dumps([__version__, graph.to_dict(), budget, dict(about)], sort_keys=True, default=str)
+@dataclass(frozen=True)
+class Notebook:
+    """What was found about one step.
+
+    Attributes:
+        graph: the step. about: whatever else matters besides the budget. reserved: bytes of every budget that lie outside of the step.
+        order: of first computations, as in `checkmate.solve`.
+    """
+
+    graph: Graph
+    about: Mapping[str, Any] = field(default_factory=dict)
+    reserved: int = 0
+    order: str = "given"
+
+    def proven_minimum(self) -> int:
+        """No schedule exists below so many bytes, whatever the budget that was asked for."""
+        return least_peak_found(self.graph, self.order)[1] + self.reserved
+
+    @property
+    def taken(self) -> str:
+        """Words, for errors."""
+        if not self.reserved:
+            return ""
+        return f", of which {format_bytes(self.reserved)} are taken by what is reserved or lives outside the step,"
+
+    def recall(self, budget: int) -> Outcome | Refusal | None:
+        """What an earlier process found under this budget; None if there is nothing."""
+        data = load(_KIND, self._key(budget))
+        try:
+            found = Refusal(**data) if "named" in data else Outcome(**data)
+            whole = found.named > budget if isinstance(found, Refusal) else 0 <= found.margin < budget
+        except TypeError:
+            return None
+        return found if whole else None
+
+    def remember(self, budget: int, found: Outcome | Refusal) -> None:
+        """Keep something for `recall`."""
+        store(_KIND, self._key(budget), asdict(found))
+
+    def _key(self, budget: int) -> str:
+        return json.dumps([__version__, self.graph.to_dict(), budget, dict(self.about)], sort_keys=True, default=str)

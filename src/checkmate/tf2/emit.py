@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from ..schedule import Compute, Step
 from .capture import Captured
+from .functions import changes_something
 from .internals import add_control_edge, copy_functions, copy_op, is_stateful
-from .op_kinds import READERS, SMALL, is_big, is_handle, is_one_kernel, is_shape, needs, root, source, tensor_bytes
+from .op_kinds import SMALL, is_big, is_handle, is_one_kernel, is_shape, needs, root, source, tensor_bytes
 from .overlap import one_by_one
 from .replay import replay
 from .trace import is_fixed, shape_value
@@ -74,7 +75,7 @@ def original(name: str) -> str:
 
 def can_run_dry(captured: Captured) -> bool:
     """The step changes nothing but variables, by ops that nothing else reads: it can be tried out without them."""
-    return all(not op.outputs or op.type in READERS for group in captured.groups for op in group.ops if is_stateful(op))
+    return not any(op.outputs and changes_something(op) for group in captured.groups for op in group.ops)
 
 
 class _Emitter:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -17,11 +18,12 @@ from .capture import Captured
 from .eager import EagerProgram
 from .emit import can_run_dry, emit, original
 from .internals import onednn_is_on, without_graph_rewriting
-from .measure import counts_memory, default_device, measure, zeros_outside
+from .measure import counts_memory, counts_small_blocks, default_device, measure, zeros_outside
+from .op_kinds import CALLS, CHOICES
 from .overlap import overlapping
 from .plan import Plan
 from .priority import prioritized
-from .replay import Run, replay
+from .replay import Run, replay, uncounted
 
 #: In the order in which they are tried.
 MODES = ("sparse", "full", "eager")
@@ -34,9 +36,15 @@ _PARTS = (40, 12, 6)
 #: asks for: TensorFlow's pool may give out up to twice as much, and overlap makes that a matter of chance.
 _FURTHER = 50
 
+#: Of a branch that was not rehearsed this part more may be taken than is modelled, or one block of the pool.
+_UNSEEN = 20
+
 #: They are tried out so many times as often as others at least, and up to so many times where that takes no more than these seconds:
 #: one step in fifty may well take 10% more than the others.
 _OFTEN, _MOST_OFTEN, _SECONDS = 2, 10, 3.0
+
+#: Where ops run one by one, so many times at most.
+_IN_TURN = 2
 
 
 class Executor:
@@ -101,23 +109,49 @@ class Executor:
         with_it = max((run.during for run in self._runs), default=0)
         return with_it - max((run.during - run.outdated for run in self._runs), default=0)
 
+    @cached_property
+    def uncounted(self) -> int:
+        """Bytes at the peak that TensorFlow takes and does not count."""
+        return 0 if counts_small_blocks(default_device()) else uncounted(self.captured, self.plan.schedule.steps)
+
+    @cached_property
+    def _least(self) -> int:
+        """Bytes that a rehearsal says at least: zeros may leave a loop sooner, and take the branch that takes less."""
+        kinds = {op.type for op in self.captured.traced.ops}
+        if not kinds & CALLS:
+            return 0
+        modelled = max(run.during for run in self._runs)
+        more = max(modelled // _UNSEEN, self._largest) if kinds & CHOICES else 0
+        return modelled + more - self.captured.traced.fixed_bytes
+
     def prepare(self) -> None:
         """Make the function, so that a measured run holds nothing else."""
         if self._function is None:
             self._function = EagerProgram(self.captured, self.plan.schedule.steps) if self.mode == "eager" else self._graph()
 
-    def rehearse(self, limit: int, *, everything: bool = False) -> int | None:
+    @property
+    def way(self) -> Any:
+        """What rehearsals found of how it runs, as JSON data."""
+        return [self._mode, self._overlapping, self._part, self.added_in_turn]
+
+    @way.setter
+    def way(self, found: Any) -> None:
+        with suppress(TypeError, ValueError):  # of another version
+            self._mode, overlapping, self._part, self.added_in_turn = found
+            self._overlapping = overlapping if self._may_overlap else None
+
+    def rehearse(self, limit: int, *, everything: bool = False, whole: bool = False) -> int | None:
         """Bytes that the schedule adds at its peak, found by runs on zeros that change nothing; None if that cannot be done.
 
         First with ops one by one. If that keeps to `limit` bytes, all ops overlap, or else those that ask for little, if they leave
         more room than that: they run in another order each time.
 
         Args:
-            everything: do not try overlap of small ops only.
+            everything: do not try overlap of small ops only. whole: find the peak also beyond the limit, of ops one by one.
         """
         self._limit, self._overlapping = limit, None
-        added = self.added_in_turn = self._rehearse(limit)
-        if added is None or added > limit or not self._may_overlap:
+        added = self.added_in_turn = self._rehearse(limit, whole)
+        if added is None or added > limit or whole or not self._may_overlap:
             return added
         little = min(limit - added, self._largest) // 2
         for block, part in product((self._largest,) if everything else (self._largest, little), _PARTS):
@@ -131,27 +165,34 @@ class Executor:
             self._overlapping = None
         return added
 
-    def _rehearse(self, limit: int) -> int | None:
+    def _rehearse(self, limit: int, whole: bool = False) -> int | None:
         """As `rehearse`, for ops that overlap or not.
 
-        Where the allocator finds room depends on where the batch lies. So the largest of three counts is taken: the batch was
-        there before, is new, or is new while the one before is still there. One run is enough if it passes `limit` bytes, or stays
-        well below them and no ops overlap. A way of running that TensorFlow refuses is given up for the next.
+        Where the allocator finds room depends on where the batch lies. So the largest of three counts or more is taken: the batch
+        was there before, is new, or is new while the one before is still there. One run is enough if it passes `limit` bytes, or
+        stays well below them and no ops overlap. A way of running that TensorFlow refuses is given up for the next.
+
+        Args:
+            whole: one run is never enough.
         """
         if not can_run_dry(self.captured) or not counts_memory(default_device()):
             return None
         traced = self.captured.traced
         inputs = [(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
-        enough_below = limit - (limit + traced.fixed_bytes) // 20
+        # Where one block of the pool more is a large part of everything, more counts are needed.
+        enough_below = limit - max((limit + traced.fixed_bytes) // 20, self._largest)
+        rounds = (_OFTEN, _MOST_OFTEN) if self.overlaps else (1, _IN_TURN)
+        kept: deque[Any] = deque(maxlen=1)  # what a step gives is still there when the next one begins
         while self.mode != "eager":
             function = self._graph(dry=True)
-            most, unmade = 0, traced.constant_bytes
+            most, least, unmade = self._least, 0, traced.constant_bytes
             try:
-                for batch in _batches(inputs, _OFTEN if self.overlaps else 1, _MOST_OFTEN if self.overlaps else 1):
+                for batch in _batches(inputs, *rounds):
                     with measure() as seen:
-                        self._call(function, batch)
-                    most, unmade = max(most, (seen.added or 0) - unmade + self._left_out), 0
-                    if most > limit or (most <= enough_below and not self.overlaps):
+                        kept.append(self._call(function, batch))
+                    taken = (seen.added or 0) - unmade + self._left_out + self.uncounted
+                    most, least, unmade = max(most, taken), min(least or taken, taken), 0
+                    if not whole and (most > limit or (most <= enough_below and not self.overlaps)):
                         break
             except tf.errors.ResourceExhaustedError:
                 return max(most, limit + 1)  # the device has no more than the budget
@@ -160,7 +201,8 @@ class Executor:
                     return None  # it does not run on zeros
                 self._give_up()
             else:
-                return most
+                # Of what differs from count to count the next step may bring more; ops that overlap are counted often.
+                return most if self.overlaps or most > limit else most + (most - max(least, self._least)) // 2
         return None
 
     def run(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:

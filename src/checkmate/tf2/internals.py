@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.eager import cancellation, record
 from tensorflow.python.eager import context as eager_context
@@ -18,14 +20,20 @@ from tensorflow.python.util import _pywrap_util_port
 
 
 def copy_op(op: tf.Operation, inputs: Sequence[tf.Tensor], name: str) -> tf.Operation:
-    """The same op on other inputs, in the graph that is being built; control edges come from `tf.control_dependencies`."""
+    """The same op on other inputs, in the graph that is being built; control edges come from `tf.control_dependencies`.
+
+    A loop ends one iteration before it begins the next: how many it has open at a time is a matter of chance, and so what it takes.
+    """
     graph = framework_ops.get_default_graph()
+    attributes = dict(op.node_def.attr.items())
+    if "parallel_iterations" in attributes:
+        attributes["parallel_iterations"] = attr_value_pb2.AttrValue(i=1)
     return graph._create_op_internal(
         op.type,
         list(inputs),
         [output.dtype for output in op.outputs],
         name=name,
-        attrs=dict(op.node_def.attr.items()),
+        attrs=attributes,
         op_def=op.op_def,
     )
 
@@ -46,6 +54,12 @@ def copy_functions(source: tf.Graph) -> None:
     for function in source._functions.values():
         if not graph._is_function(function.name):
             graph._add_function_recursive(function)
+
+
+def function_definition(graph: tf.Graph, name: str) -> Any:
+    """The `FunctionDef` of a function that ops of a graph call; None if the graph does not know it."""
+    function = graph._get_function(name)
+    return None if function is None else function.cached_definition
 
 
 def is_stateful(op: tf.Operation) -> bool:
@@ -107,6 +121,20 @@ def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.
     finally:
         context.disable_graph_collection()
     return found[0].post_optimization_graph if len(found) == 1 else None
+
+
+@contextmanager
+def ended_after(seconds: float) -> Iterator[None]:
+    """Calls of functions in this block that take longer are cancelled: they raise `tf.errors.CancelledError`."""
+    cancelled = cancellation.CancellationManager()
+    timer = threading.Timer(seconds, cancelled.start_cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        with cancellation.CancellationManagerContext(cancelled):
+            yield
+    finally:
+        timer.cancel()
 
 
 def run_op(kind: str, inputs: Sequence[Any], attributes: Sequence[Any], outputs: int) -> list[tf.Tensor]:
@@ -175,3 +203,11 @@ def variable_bytes(handle: tf.Tensor) -> int:
         if shape.is_fully_defined():
             total += (shape.num_elements() or 0) * tf.dtypes.as_dtype(entry.dtype).size
     return total
+
+
+def variable_type(handle: tf.Tensor) -> tf.DType | None:
+    """The type of element of the variable behind a resource handle; None where that is not known."""
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    return tf.as_dtype(data.shape_and_type[0].dtype)

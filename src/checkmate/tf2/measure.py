@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import tensorflow as tf
@@ -131,19 +132,42 @@ def measure(device: str | None = None) -> Iterator[Measurement]:
 
 
 @contextmanager
-def watch(device: str) -> Iterator[Measurement]:
-    """As `measure`, but TensorFlow's statistics are the user's: they stay, and the peak is only known if it is the highest so far."""
+def watch(device: str, most: int) -> Iterator[Measurement]:
+    """As `measure`, but TensorFlow's statistics are the user's: they stay as long as a block that takes more than others shows in them.
+
+    Args:
+        most: bytes that earlier blocks took beyond what was there before them. Of a block that takes no more, nothing may be seen.
+    """
     seen = Measurement()
     before = _info(device)
+    if before is not None and before[1] > before[0] + max(0, most):
+        tf.config.experimental.reset_memory_stats(device)
+        before = _info(device)
     yield seen
     after = _info(device)
     if before is not None and after is not None and after[1] > before[1]:
         seen.base, seen.peak = before[0], after[1]
 
 
+def bytes_in_use() -> int:
+    """Bytes that are live where ops run; 0 where TensorFlow does not count."""
+    info = _info(default_device())
+    return 0 if info is None else info[0]
+
+
 def counts_memory(device: str) -> bool:
     """TensorFlow counts the bytes of this device."""
     return _info(device) is not None
+
+
+@lru_cache
+def counts_small_blocks(device: str) -> bool:
+    """TensorFlow counts small blocks of memory too; see `op_kinds.SMALL_BLOCK`."""
+    before = _info(device)
+    block = tf.zeros([SMALL], tf.uint8)
+    after = _info(device)
+    del block
+    return before is None or after is None or after[0] > before[0]
 
 
 def _info(device: str) -> tuple[int, int] | None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import tensorflow as tf
 
 from .internals import is_stateful
 
 #: Outputs up to this many bytes are computed once and kept until their last use: copies of them would cost more than they save.
 SMALL = 64 * 1024
+
+#: With oneDNN the allocator of the CPU does not count blocks of fewer bytes.
+SMALL_BLOCK = 256 * 1024
 
 #: The outputs of these share the memory of their inputs, position by position.
 ALIASES = frozenset(
@@ -25,8 +31,14 @@ CALLS = frozenset(
     {"PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"}
 )
 
+#: Where a graph keeps what its ops were found to hold.
+_HELD = "checkmate_held"
+
+#: They choose among graphs by their first input.
+CHOICES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
+
 #: Stateful for TensorFlow, but they only read variables.
-READERS = frozenset({"ResourceGather", "ResourceGatherNd"})
+READERS = frozenset({"ResourceGather", "ResourceGatherNd", "VariableShape"})
 
 #: Elementwise kernels that write into an input which nothing else will read.
 IN_PLACE = frozenset(
@@ -86,11 +98,51 @@ def is_handle(tensor: tf.Tensor) -> bool:
     return tensor.dtype in (tf.resource, tf.variant)
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What running a loop, a branch, a call or an op on lists has shown.
+
+    Attributes:
+        seconds: of one run. workspace: bytes, as in `OpCost`. outputs: bytes of each; none for what is only passed on. counted: those
+            of them that TensorFlow counts.
+    """
+
+    seconds: float
+    workspace: int
+    outputs: tuple[int, ...]
+    counted: tuple[int, ...]
+
+
+def note_held(graph: tf.Graph, found: Mapping[str, Held]) -> None:
+    """Keep with a graph what its ops were found to hold, by the name of the op."""
+    graph.add_to_collection(_HELD, dict(found))
+
+
+def held(op: tf.Operation) -> Held | None:
+    """What was noted of an op; None for those that shapes tell enough about, and those that could not be run."""
+    for found in op.graph.get_collection_ref(_HELD):
+        if op.name in found:
+            return found[op.name]
+    return None
+
+
 def tensor_bytes(tensor: tf.Tensor) -> int:
-    """Bytes of a tensor; 0 for handles and where the size is not known before the step runs."""
+    """Bytes of a tensor: as far as they were not found by running its op, 0 for handles and for sizes not known beforehand."""
+    graph = getattr(tensor, "graph", None)
+    if graph is not None and graph.get_collection_ref(_HELD) and (found := held(tensor.op)) is not None:
+        return found.outputs[tensor.value_index]
     if tensor.dtype in (tf.resource, tf.variant, tf.string) or not tensor.shape.is_fully_defined():
         return 0
     return (tensor.shape.num_elements() or 0) * tensor.dtype.size
+
+
+def counted_bytes(tensor: tf.Tensor) -> int:
+    """Bytes of a tensor or list that TensorFlow's counter sees where it leaves out small blocks."""
+    found = held(tensor.op)
+    if found is not None:
+        return found.counted[tensor.value_index]
+    size = tensor_bytes(tensor)
+    return size if size >= SMALL_BLOCK else 0
 
 
 def is_shape(op: tf.Operation) -> bool:

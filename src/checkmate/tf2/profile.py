@@ -1,8 +1,8 @@
 """Seconds and workspace of each op of a trace.
 
 How measured costs are remembered and what happens where an op cannot be run is `checkmate.planning.op_costs`; here is how an op of
-TensorFlow is told from another (type, shapes, element types, attributes, small constant inputs), run, and counted. Control flow and
-ops with side effects are never run by themselves.
+TensorFlow is told from another (type, shapes, element types, attributes, small constant inputs), run, and counted. Ops
+with side effects are never run by themselves; for loops, branches and calls see `calls`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from ..planning import OpCost, Work, available_processors, cost_environment, device_rates, find_op_costs, quickest
@@ -21,9 +20,9 @@ from ..planning.cost_cache import CostCache, open_cost_cache
 from ..planning.roofline import Rates
 from .flops import flops, moved_bytes
 from .internals import copy_op, eager_attributes, is_stateful, onednn_is_on, run_op
-from .measure import counts_memory, default_device, exact_blocks, measure, outside
-from .op_kinds import SMALL, is_opaque, is_shape, tensor_bytes
-from .trace import shape_value
+from .made_up import constant_value, forget_made_up, made_up
+from .measure import counts_memory, default_device, exact_blocks, measure
+from .op_kinds import SMALL, held, is_opaque, tensor_bytes
 
 _LONG = 0.2  # seconds of one run
 _SMALL_SECONDS = 3e-6  # an op on small tensors costs about what it takes to start it
@@ -38,16 +37,20 @@ def profile_ops(
         ops: of one trace. cost_model: "profile" or "flops".
         progress: called with (signatures measured, signatures to measure).
     """
-    return {op.name: cost for op, cost in find_op_costs(ops, _Operations(), cost_model, progress).items()}
+    return {op.name: cost for op, cost in find_op_costs(ops, _Operations(cost_model), cost_model, progress).items()}
 
 
 class _Operations:
     """What `find_op_costs` asks about ops of a trace; see `checkmate.planning.op_costs.OpRunner`."""
 
-    def __init__(self) -> None:
+    def __init__(self, cost_model: str) -> None:
+        self._runs = cost_model == "profile"
         self._cache = open_cost_cache(tf_environment(default_device()))
 
     def known(self, op: tf.Operation) -> OpCost | None:
+        found = held(op)
+        if found is not None and self._runs:
+            return OpCost(found.seconds, found.workspace)
         small = max(map(tensor_bytes, (*op.inputs, *op.outputs)), default=0) <= SMALL and not is_opaque(op)
         return OpCost(_SMALL_SECONDS, 0) if small else None
 
@@ -64,13 +67,14 @@ class _Operations:
             with exact_blocks(largest):
                 yield
         finally:
-            _random.cache_clear()  # these are live tensors too
+            forget_made_up()
 
     def measure(self, op: tf.Operation) -> OpCost | None:
         return _measured(op)
 
     def work(self, op: tf.Operation) -> Work:
-        return Work(flops(op), moved_bytes(op), self._rates)  # no workspace is known
+        found = held(op)
+        return Work(flops(op), moved_bytes(op), self._rates, found.workspace if found is not None else 0)
 
     @cached_property
     def _rates(self) -> Rates:
@@ -82,7 +86,7 @@ def signature(op: tf.Operation) -> str:
     """Everything that the cost of an op depends on."""
     parts = []
     for tensor in op.inputs:
-        constant = _constant(tensor)
+        constant = constant_value(tensor)
         value = f"={constant.tolist()}" if constant is not None else ""
         parts.append(f"{tensor.dtype.name}{tensor.shape.as_list() if tensor.shape.rank is not None else '?'}{value}")
     attributes = [
@@ -125,23 +129,14 @@ def _device_name(device: str) -> str:
     return str(details.get("device_name", device))
 
 
-def _constant(tensor: tf.Tensor) -> Any:
-    """The value of a small tensor (a shape, an axis) that is known before the step runs; None otherwise."""
-    if tensor.dtype.is_floating or tensor.dtype in (tf.resource, tf.variant) or tensor_bytes(tensor) > 1024:
-        return None
-    if is_shape(tensor.op):
-        return shape_value(tensor)
-    return tf.get_static_value(tensor)
-
-
 def _measured(op: tf.Operation) -> OpCost | None:
     """Run an op on made-up inputs; None where it cannot be run on them."""
     made = []
     for tensor in op.inputs:
         if not tensor.shape.is_fully_defined():
             return None
-        constant = _constant(tensor)
-        made.append(tf.constant(constant, tensor.dtype) if constant is not None else _made_up(tensor))
+        constant = constant_value(tensor)
+        made.append(tf.constant(constant, tensor.dtype) if constant is not None else made_up(tensor))
     try:
         run = _runner(op, made)
         run()  # first runs choose kernels and allocate
@@ -181,21 +176,3 @@ def _quickest(run: Callable[[], Any]) -> float:
         return seconds
 
     return quickest(once, seconds=0.03, least=2, most=10)
-
-
-def _made_up(tensor: tf.Tensor) -> tf.Tensor:
-    """Random numbers in (0.1, 1); zeros for integers, valid as indices; a mix of True and False."""
-    shape = tuple(tensor.shape.as_list())
-    return _random(shape, tensor.dtype)
-
-
-@lru_cache(maxsize=8)
-def _random(shape: tuple[int, ...], dtype: tf.DType) -> tf.Tensor:
-    generator = np.random.default_rng(0)
-    if dtype.is_floating:
-        made = generator.uniform(0.1, 1.0, shape).astype(dtype.as_numpy_dtype)
-    elif dtype.is_bool:
-        made = generator.uniform(size=shape) < 0.5
-    else:
-        made = np.zeros(shape, dtype.as_numpy_dtype)
-    return outside(made, dtype) if default_device() == "CPU:0" else tf.constant(made, dtype)

@@ -9,15 +9,15 @@ read what it was, both are in memory. The replay counts all three.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 
 from ..schedule import Compute, Step
 from .capture import Captured
-from .internals import is_stateful
-from .op_kinds import IN_PLACE, READERS, is_handle, root, tensor_bytes
+from .functions import changes_something
+from .op_kinds import IN_PLACE, counted_bytes, is_handle, root, tensor_bytes
 from .trace import is_fixed
 
 
@@ -47,10 +47,15 @@ class Run:
         return max(self.workspace, *self.made.values(), 0)
 
 
-def replay(captured: Captured, steps: Sequence[Step]) -> list[Run]:
-    """The runs of ops that a schedule asks for, one after the other. Reads of variables take nothing and are left out."""
+def replay(captured: Captured, steps: Sequence[Step], size_of: Callable[[tf.Tensor], int] | None = None) -> list[Run]:
+    """The runs of ops that a schedule asks for, one after the other. Reads of variables take nothing and are left out.
+
+    Args:
+        size_of: bytes of a tensor, if not all of them are to be looked at.
+    """
+    size_of = size_of or tensor_bytes
     runs: list[Run] = []
-    values = _Values()
+    values = _Values(size_of)
     latest: dict[str, int] = {}  # tensor -> the run that made its newest copy
     last: dict[tuple[str, int], int] = {}  # copy -> the run that reads it last
     readers: Counter[tuple[str, int]] = Counter()  # runs that read a copy
@@ -66,7 +71,7 @@ def replay(captured: Captured, steps: Sequence[Step]) -> list[Run]:
             for copy in dict.fromkeys(reads):
                 last[copy] = number
                 readers[copy] += 1
-            made = {(t.name, number): tensor_bytes(t) for t in op.outputs}
+            made = {(t.name, number): size_of(t) for t in op.outputs}
             latest.update((t.name, number) for t in op.outputs)
             runs.append(Run(op, reads, made, captured.costs[op.name].workspace))
     for tensor in map(root, captured.traced.outputs):
@@ -108,7 +113,8 @@ def replay(captured: Captured, steps: Sequence[Step]) -> list[Run]:
 class _Values:
     """Values of variables: when they are read first and last, and when the variables change."""
 
-    def __init__(self) -> None:
+    def __init__(self, size_of: Callable[[tf.Tensor], int]):
+        self._size_of = size_of
         self.read: dict[tf.Operation, int] = {}  # op that reads a variable -> runs before it
         self.last: dict[str, int] = {}  # tensor -> the run that reads it last
         self.changes: defaultdict[str, list[int]] = defaultdict(list)  # variable -> runs that change it
@@ -118,7 +124,7 @@ class _Values:
             self.read.setdefault(op, number)  # it is not read again
             return
         self.last.update((root(tensor).name, number) for tensor in op.inputs)
-        if is_stateful(op) and op.type not in READERS:
+        if changes_something(op):
             for handle in filter(is_handle, op.inputs):
                 self.changes[handle.name].append(number)
 
@@ -133,7 +139,7 @@ class _Values:
             last = self.last.get(value.name, 0)
             change = next((number for number in self.changes[handle.name] if read <= number < last), None)
             if change is not None:
-                lasts[change, handle.name] = max((last, tensor_bytes(value)), lasts.get((change, handle.name), (0, 0)))
+                lasts[change, handle.name] = max((last, self._size_of(value)), lasts.get((change, handle.name), (0, 0)))
         found: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for (change, _), ending in lasts.items():
             found[change].append(ending)
@@ -143,3 +149,9 @@ class _Values:
 def replay_peak(captured: Captured, steps: Sequence[Step]) -> int:
     """Peak bytes of the schedule when nothing overlaps, fixed memory included."""
     return max((run.during for run in replay(captured, steps)), default=captured.graph.fixed_memory)
+
+
+def uncounted(captured: Captured, steps: Sequence[Step]) -> int:
+    """Bytes of the schedule's peak that TensorFlow's counter does not see where it leaves out small blocks."""
+    counted = max((run.during for run in replay(captured, steps, counted_bytes)), default=captured.graph.fixed_memory)
+    return max(0, replay_peak(captured, steps) - counted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
@@ -12,12 +12,13 @@ from typing import Any
 import tensorflow as tf
 
 from ..errors import BudgetWarning, CheckmateError, InfeasibleBudget
-from ..planning import FREE, Allowance, Margins, Options, note_excess
-from ..planning.rehearsal import SPARE, first_margin, plan_that_fits
-from ..planning.rehearsal_cache import Outcome, recall, remember
+from ..planning import FREE, Allowance, Margins, Options
+from ..planning.rehearsal import SPARE, Policy
+from ..planning.rehearsal_cache import Notebook
+from .calls import find_calls
 from .capture import Captured, capture, planned_ops
 from .execute import Executor
-from .measure import Measurement, default_device, make_room, measure, watch
+from .measure import default_device, make_room, measure, watch
 from .op_groups import make_groups
 from .plan import Plan, automatic_budget, make_plan
 from .profile import profile_ops, tf_environment
@@ -27,7 +28,7 @@ from .trace import trace
 #: room, by the part of the budget that a first plan leaves, up to so many times.
 _LITTLE, _MORE_ROOM = 1.05, 4
 
-#: Seconds of a step that is tried out again also where an earlier process did: memory may lie otherwise in this one.
+#: Seconds of a step whose ops may overlap; those of a longer one are large enough to use all of the machine one by one.
 _QUICK = 1.0
 
 #: Profiles the ops of a trace; the tests put another in its place.
@@ -52,6 +53,7 @@ def capture_step(
         varying_batch: as in `PlannedStep`.
     """
     traced = trace(function, specs, varying_batch=varying_batch)
+    find_calls(traced.ops, tf_environment(default_device()))
     groups = make_groups(traced)
     if to_run is not None:
         sizes = capture(traced, groups, {op.name: FREE for op in planned_ops(groups)}, name).graph
@@ -109,10 +111,11 @@ class PlannedStep:
         if key not in self._steps:
             if not tf.executing_eagerly():
                 raise CheckmateError("a plan cannot be made inside a tf.function: call prepare with these shapes before")
-            margin = max((step.margins.margin for step in self._steps.values() if step.margins.failures), default=0)
+            known = [step.policy.margins for step in self._steps.values()]
+            margin = max((margins.margin for margins in known if margins.failures), default=0)
             self._steps[key] = _Shaped(self, specs, margin)
             # "50%" is half of what the first batch needs, not half of what a last batch of three pictures needs.
-            self.options = replace(self.options, budget=self._steps[key].margins.budget)
+            self.options = replace(self.options, budget=self._steps[key].policy.margins.budget)
         return self._steps[key]
 
 
@@ -147,67 +150,55 @@ class _Shaped:
         )
         if not owner.plans:
             _warn_of_unknown_sizes(self.captured.traced.of_unknown_size)
-        budget = owner.total(self.captured.graph.no_recompute_peak)
+        budget, reserved = owner.total(self.captured.graph.no_recompute_peak), owner.options.reserved_bytes()
+        about = {**tf_environment(default_device()), **asdict(replace(owner.options, budget=0))}
         # What a step takes differs a little from process to process.
-        self.margins = Margins(budget, budget // 200 + 1, margin, int(margin > 0))
-        self.stale = False
-        self.warned = False
-        self._plan()
+        margins = Margins(budget, budget // 200 + 1, margin)
+        self.policy: Policy[Executor] = Policy(self, margins, Notebook(self.captured.graph, about, reserved, owner.options.order))
+        self.executor = self.policy.choose()
+        self.passed: int | None = None  # bytes that the last step took above the budget
+        self.warned: set[str] = set()
 
     @property
     def plan(self) -> Plan:
         return self.executor.plan
 
-    def _plan(self) -> None:
-        """Plan for the margin that is known to be needed. What an earlier process learnt on the way is used."""
-        graph, margins = self.captured.graph, self.margins
-        about = {**tf_environment(default_device()), **asdict(replace(self.owner.options, budget=margins.budget))}
-        known = recall(graph, margins.budget, about)
-        first_margin(margins, known)
-        self.executor, tried_out = plan_that_fits(self, margins, known, trusted_from=_QUICK)
-        if tried_out and self.executor.wanted_room:
-            self._make_room_for_overlap()
-        margins.margin, self.stale = self.plan.margin, False
-        if tried_out:
-            remember(graph, margins.budget, about, Outcome.of(self.plan, margins.failures))
+    # --- what `Policy` asks for ---
 
-    # --- what `plan_that_fits` asks for ---
-
-    def make(self, margin: int, *, again: bool) -> Executor:
+    def make(self, budget: int, margin: int, *, again: bool) -> Executor:
         options = self.owner.options
         others = [plan for plan in self.owner.plans if plan.graph is not self.captured.graph]
         if again:  # nearly the same problem again: less time for it
             options = replace(options, time_limit=options.time_limit / 3)
-        allowance = Allowance(self.margins.budget, options.reserved_bytes(), margin)
-        plan = make_plan(self.captured, options, allowance, others)
-        # Ops that overlap take other memory in every process. Where a step takes long it is not tried out in each, and its ops are
-        # large enough to use all of the machine one by one.
+        plan = make_plan(self.captured, options, Allowance(budget, options.reserved_bytes(), margin), others)
         return Executor(self.captured, plan, overlap=plan.schedule.cost <= _QUICK)
 
-    def rehearse(self, candidate: Executor) -> int | None:
-        added = candidate.rehearse(self._left(candidate))
+    def rehearse(self, candidate: Executor, *, whole: bool = False) -> int | None:
+        added = candidate.rehearse(self._left(candidate), whole=whole)
         return None if added is None else self._total(candidate, added)
 
-    def _make_room_for_overlap(self) -> None:
+    def improve(self, candidate: Executor) -> Executor:
         """Where ops run one by one because the plan is just within the budget, or all but small ones: a plan with more room may cost
         little, and take less time."""
-        kept, budget = self.executor, self.margins.budget
+        if not candidate.wanted_room:
+            return candidate
+        budget = candidate.plan.budget
         with suppress(InfeasibleBudget):
             for parts in range(1, _MORE_ROOM + 1):
-                if parts * budget // SPARE < kept.wanted_room:
+                if parts * budget // SPARE < candidate.wanted_room:
                     continue
-                other = self.make(kept.plan.margin + parts * budget // SPARE, again=True)
-                if other.plan.schedule.cost > _LITTLE * kept.plan.schedule.cost:
+                other = self.make(budget, candidate.plan.margin + parts * budget // SPARE, again=True)
+                if other.plan.schedule.cost > _LITTLE * candidate.plan.schedule.cost:
                     break
                 added = other.rehearse(self._left(other), everything=True)
                 if added is not None and not other.wanted_room and self._total(other, added) <= budget:
                     other.plan.rehearsed_peak = self._total(other, added)
-                    self.executor = other
-                    return
+                    return other
+        return candidate
 
     def _left(self, executor: Executor) -> int:
         """Bytes that the step may add to what is there before it."""
-        return self.margins.budget - self._total(executor, 0)
+        return executor.plan.budget - self._total(executor, 0)
 
     def _total(self, executor: Executor, added: int) -> int:
         return added + self.captured.traced.fixed_bytes + executor.plan.reserved
@@ -217,27 +208,22 @@ class _Shaped:
     def run(self, flat: Sequence[tf.Tensor]) -> Any:
         if not tf.executing_eagerly():  # inside somebody's tf.function: the schedule becomes a part of it
             return self.captured.traced.pack(self.executor.inline(flat))
-        if self.stale:
-            executions = self.plan.executions
-            self._plan()
-            self.plan.executions = executions
+        if self.passed is not None:
+            self._mend(self.passed)
         first = not self.executor.measured
         if first:
             self.executor.prepare()
         unmade = self.executor.unmade
-        watched = watch(default_device()) if self.executor.overlaps else nullcontext(Measurement())
-        with measure() if first else watched as seen:
+        most = (self.plan.measured_peak or 0) - self._total(self.executor, self.executor.uncounted)
+        with measure() if first else watch(default_device(), most) as seen:
             results = self.executor.run(flat)
         self.executor.measured = True
         if seen.added is not None:
-            self._check(self._total(self.executor, seen.added - unmade))
-        elif first and not self.warned:
-            self.warned = True
-            warnings.warn(
+            self._check(self._total(self.executor, seen.added - unmade + self.executor.uncounted))
+        elif first:
+            self._warn(
                 "TensorFlow counts no memory on this device, so the plan's peak cannot be checked: import checkmate.tf2 before "
-                "the first tensor is made, or set TF_CPU_ALLOCATOR_USE_BFC=1",
-                BudgetWarning,
-                stacklevel=4,
+                "the first tensor is made, or set TF_CPU_ALLOCATOR_USE_BFC=1"
             )
         self.plan.executions += 1
         return self.captured.traced.pack(results)
@@ -246,18 +232,30 @@ class _Shaped:
         """What a step took at its peak is noted; above the budget it is said, and something is done about it."""
         plan = self.plan
         plan.measured_peak = max(plan.measured_peak or 0, peak)
-        if peak <= plan.budget:
+        if peak <= plan.budget or self.policy.settled:
             return
         in_turn = self.executor.added_in_turn
         if self.executor.overlaps and in_turn is not None:
             self.executor.stop_overlap()
-            plan.rehearsed_peak, plan.measured_peak = self._total(self.executor, in_turn), None  # as of a new plan
+            plan.rehearsed_peak = self._total(self.executor, in_turn)
             remedy = "ops run one by one from the next step on"
         else:
-            note_excess(self.margins, plan, peak)
-            self.stale = True
+            self.passed = peak
             remedy = "the next step runs under a new plan with more room"
-        if not self.warned:
-            self.warned = True
-            which = f"step {plan.executions + 1}" if plan.executions else "the first step"
-            warnings.warn(f"{which} {plan.excess_of(peak)}: {remedy}", BudgetWarning, stacklevel=5)
+        which = f"step {plan.executions + 1}" if plan.executions else "the first step"
+        self._warn(f"{which} {plan.excess_of(peak)}: {remedy}", "excess")
+
+    def _mend(self, peak: int) -> None:
+        """Go on under another plan, or under the best one that is known: training never ends because of a plan that got worse."""
+        old, self.passed = self.plan, None
+        self.executor = self.policy.mend(self.executor, peak)
+        if self.policy.settled:
+            self._warn(f"no plan with more room was found: training goes on under the best one known ({peak} bytes were taken)")
+        self.plan.executions = old.executions
+        self.plan.measured_peak = max(old.measured_peak or 0, self.plan.measured_peak or 0)
+
+    def _warn(self, message: str, topic: str = "") -> None:
+        """Once for each topic."""
+        if (topic or message) not in self.warned:
+            self.warned.add(topic or message)
+            warnings.warn(message, BudgetWarning, stacklevel=6)

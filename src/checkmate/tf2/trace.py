@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from .functions import lasting_bytes
 from .internals import is_stateful, variable_bytes
 from .op_kinds import CALLS, SMALL, is_free, is_shape, source, tensor_bytes
 from .order import in_creation_order, in_order_of, with_early_updates, with_late_broadcasts
@@ -54,9 +55,9 @@ class Traced:
 
     @cached_property
     def constant_bytes(self) -> int:
-        """Large constants: a `tf.function` makes them in its first run and keeps them."""
+        """Large constants and the like: a `tf.function` makes them in its first run and keeps them."""
         sizes = [tensor_bytes(op.outputs[0]) for op in self.ops if op.type == "Const"]
-        return sum(size for size in sizes if size > SMALL)
+        return sum(size for size in sizes if size > SMALL) + sum(map(lasting_bytes, self.ops))
 
     @cached_property
     def of_unknown_size(self) -> list[tf.Tensor]:
