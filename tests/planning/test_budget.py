@@ -44,7 +44,7 @@ def test_a_budget_that_cannot_be_met_is_told_in_the_numbers_of_the_user() -> Non
     graph = training_chain(12)
     alone = checkmate.minimum_budget(graph)
     with pytest.raises(
-        checkmate.InfeasibleBudget, match="50 B .*of which 23 B are taken by what is reserved.* and other"
+        checkmate.InfeasibleBudget, match="50 B .*of which 23 B are taken by what is reserved and what training holds"
     ) as caught:
         make_plan(graph, OPTIONS, Allowance(50, reserved=20, outside=3), Plan)
     assert caught.value.budget == 50
