@@ -136,16 +136,16 @@ class Group:
         assert halves is not None
         # A second backward pass over what was kept for it (retain_graph) belongs to no round.
         again, run.done = run.done, True
-        with self._lock:
-            event = -1 if again else round.begin_backward(run)
-            if round.plan is not None and not round.plan.follows(round):
-                round.plan = None
         saved = ticket.take()
         given = [*saved, *tangents, *halves.backward_numbers(run.sizes)]
         saved.clear()
         if again:
             tangents.clear()
             return halves.backward(given)  # type: ignore[no-any-return]  # generated
+        with self._lock:
+            event = round.begin_backward(run)
+            if round.plan is not None and not round.plan.follows(round):
+                round.plan = None
         results: Sequence[Any] = self._run(round, event, halves.backward, given, tangents)
         with self._lock:
             if not round.waiting:
