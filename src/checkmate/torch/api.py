@@ -44,9 +44,9 @@ def compile(model: Model, budget: Budget = "auto", **options: Any) -> Model:
             model, InfeasibleBudget: the budget cannot be met; the message names one that can.
     """
     session = Session({"budget": budget, **options})
-    Options.read(session.given)
+    Options.read(session.group.given)
     if isinstance(model, torch.nn.Module):
-        session.module = weakref.ref(model)
+        session.watch(model)
     inner: Any = torch.compile(_caller(model), backend=partial(backend, session), **isolation())
 
     def call(*arguments: Any, **keywords: Any) -> Any:

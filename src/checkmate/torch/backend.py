@@ -1,8 +1,7 @@
-"""The backend for `torch.compile`: plans every graph at its first call and runs it under the plan.
+"""The backend for `torch.compile`: every graph is traced when PyTorch hands it over, and planned when it runs.
 
-Work is put off until the first call with real inputs. So each set of input shapes gets a plan of its own even where
-PyTorch would hand over one graph with symbolic sizes, and errors (a budget that cannot be met) reach the caller as they
-are, not wrapped by the compiler.
+Planning waits for the first call, because only then it is known what training holds, and so that errors (a budget that cannot be
+met) reach the caller as they are, not wrapped by the compiler.
 """
 
 from __future__ import annotations
@@ -10,38 +9,31 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
-from ..errors import InfeasibleBudget
-from ..planning import FREE, Allowance, Margins, OpCost, Options, make_plan, note_excess
-from ..schedule import Compute
-from .capture import Captured, read_joint_graph
 from .coverage import check_inputs
-from .emit import emit
-from .internals import Boxed, boxed, compiling, mark_boxed, trace_and_compile
-from .plan import Plan, automatic_budget, reserved_bytes
-from .profile import profile_nodes
-from .random import preserved_random_state
-from .sharing import Holdings, storages
-from .watch import FirstStep, report_excess, warn_shared, warn_twice
+from .group import Group
+from .inference import InferenceGraph
+from .internals import compiling
+from .part import Part, Ticket
+from .plan import Plan
 
 #: How `plans` finds the graphs of a model compiled by `torch.compile`.
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 _sessions_lock = threading.Lock()
+#: Sessions by the options that PyTorch passes along: the same object for all graphs of one call of `torch.compile`.
+_by_options: dict[int, tuple[Mapping[str, Any], Session]] = {}
 
 
 class _OfThread(threading.local):
-    """What the graphs hold that this thread compiles by name.
-
-    PyTorch hands over one graph at a time and does not say which model it belongs to: they count as parts of one.
-    """
+    """The groups whose rounds this thread has begun, the latest last."""
 
     def __init__(self) -> None:
-        self.holdings = Holdings()
+        self.groups: list[Group] = []
 
 
 _of_thread = _OfThread()
@@ -51,87 +43,129 @@ class Session:
     """What one call of `compile` made.
 
     Attributes:
-        options: of all its graphs.
-        plans: in the order in which they were made; a plan that replaces another takes its place.
+        group: the graphs that its graphs share their budget with.
+        parts: its graphs. no_gradients: those among them that have no backward pass.
         executions: how often any of its graphs ran, training or not.
-        steps: its graphs, in the order in which they were compiled.
         module: the model, if it is known.
-        holdings: what its graphs hold at the same time.
     """
 
-    def __init__(self, options: Mapping[str, Any], holdings: Holdings | None = None):
-        self.given = dict(options)
-        self.holdings = holdings or Holdings()
-        self.plans: list[Plan] = []
+    def __init__(self, given: Mapping[str, Any]):
+        self.group = Group(given)
+        self.parts: list[Part] = []
+        self.no_gradients: dict[Part, InferenceGraph] = {}
         self.executions = 0
         self.warned: set[str] = set()
         self.parameters: dict[int, weakref.ref[torch.Tensor]] = {}
-        self.steps: list[_Step] = []
         self.module: weakref.ref[torch.nn.Module] | None = None
-        self._automatic: dict[torch.device, int] = {}
         with _sessions_lock:
             _sessions.add(self)
 
-    def automatic(self, device: torch.device) -> int:
-        """The budget "auto" on a device: found out once, for later the model's own memory is no longer available."""
-        if device not in self._automatic:
-            self._automatic[device] = automatic_budget(device)
-        return self._automatic[device]
+    def watch(self, module: torch.nn.Module) -> None:
+        """The model is known: what of it the graphs do not read counts too."""
+        self.module = weakref.ref(module)
+        self.group.modules.append(self.module)
+        self.group.held.watch_module(module)
 
     @property
-    def options(self) -> Options:
-        """Read when the first graph runs, so that a mistake is reported to the caller as it is."""
-        return Options.read(self.given)
+    def plans(self) -> list[Plan]:
+        """Plans of training steps with a graph of this session, then those of its graphs without gradients."""
+        own = set(self.parts)
+        found = [plan.plan for plan in self.group.plans if any(one.part in own for one in plan.passes)]
+        return found + [plan for graph in self.no_gradients.values() for plan in graph.plans]
+
+    def add(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Part:
+        """Trace a graph."""
+        part = Part(self, module, inputs)
+        self.parts.append(part)
+        self.group.parts.append(part)
+        if not part.trains:
+            self.no_gradients[part] = InferenceGraph(part, self.group)
+        return part
+
+    # --- the runner of its parts ---
+
+    def forward(self, part: Part, arguments: list[Any]) -> tuple[list[Any], Ticket]:
+        """Run a forward pass; a round of graphs with the same options that waits for its backward passes takes it in."""
+        self.executions += 1
+        for tensor in arguments:
+            if isinstance(tensor, torch.nn.Parameter):
+                self.parameters[id(tensor)] = weakref.ref(tensor)
+        groups = _of_thread.groups
+        groups[:] = [group for group in groups if group.waits()]
+        for group in groups:
+            if group is not self.group and group.given == self.group.given:
+                _merge(self.group, group)
+        if self.group not in groups:
+            groups.append(self.group)
+        return self.group.forward(part, arguments)
+
+    def backward(self, ticket: Ticket, tangents: list[Any]) -> Sequence[Any]:
+        """Run a backward pass."""
+        return self.group.backward(ticket, tangents)
+
+    def inference(self, part: Part, arguments: list[Any]) -> Sequence[Any]:
+        """Run a graph that has no backward pass."""
+        self.executions += 1
+        return self.no_gradients[part](arguments)
+
+
+def _merge(group: Group, into: Group) -> None:
+    into.absorb(group)
+    with _sessions_lock:
+        for session in _sessions:
+            if session.group is group:
+                session.group = into
 
 
 def checkmate(
     module: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **rest: Any
 ) -> Any:
     """Entry point for `torch.compile(model, backend="checkmate", options={"budget": "4GiB"})`; see `Options`."""
-    return backend(Session({**(options or {}), **rest}, _of_thread.holdings), module, example_inputs)
+    given = {**(options or {}), **rest}
+    if options is None:
+        return backend(Session(given), module, example_inputs)
+    with _sessions_lock:
+        known = _by_options.get(id(options))
+    session = known[1] if known is not None else Session(given)
+    with _sessions_lock:
+        _by_options[id(options)] = options, session
+    return backend(session, module, example_inputs)
 
 
 def backend(session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
     """Compile one graph of a session."""
-    return torch.compiler.disable(_Graph(session, module, example_inputs).call)
+    numbers = _numbers(module)
+    if numbers:
+        return torch.compiler.disable(_Specialised(session, module, numbers).call)
+    return torch.compiler.disable(partial(_call, session, session.add(module, example_inputs)))
 
 
-def _bytes_across(captured: Captured, plan: Plan) -> int:
-    """Bytes of the step that are live when its backward pass begins."""
-    live, crossed = plan.schedule.graph.fixed_memory, False
-    for step, memory in zip(plan.schedule.steps, plan.schedule.trace.memory, strict=True):
-        if isinstance(step, Compute):
-            if crossed:
-                break
-            crossed = step.op == captured.between
-        live = memory
-    return live - plan.allowance.taken
+def _call(session: Session, part: Part, *inputs: Any) -> Any:
+    if part.trains and not part.called:
+        check_inputs(inputs, session.warned)
+    return part.call(*inputs)
 
 
-class _Graph:
-    """A graph from the compiler, specialised to the shapes it is called with."""
+class _Specialised:
+    """A graph with Python numbers among its inputs: traced again for every set of numbers and shapes."""
 
-    def __init__(self, session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]):
+    def __init__(self, session: Session, module: fx.GraphModule, numbers: Sequence[int]):
         self.session = session
         self.module = module
-        self.symbolic = any(
-            isinstance(x, (torch.SymInt, torch.SymFloat)) or (isinstance(x, torch.Tensor) and _has_symbols(x))
-            for x in example_inputs
-        )
-        self.numbers = _numbers(module)
-        self.steps: dict[Any, _Step] = {}
+        self.numbers = numbers
+        self.parts: dict[Any, Part] = {}
 
     def call(self, *inputs: Any) -> Any:
         numbers = tuple(float(inputs[position]) for position in self.numbers)
-        key = (numbers, _shapes(inputs) if self.symbolic else None)
-        step = self.steps.get(key)
-        if step is None:
+        key = numbers, _shapes(inputs)
+        part = self.parts.get(key)
+        if part is None:
             with compiling():
-                step = self.steps.get(key)
-                if step is None:
-                    module = _with_numbers(self.module, self.numbers, numbers) if numbers else self.module
-                    step = self.steps[key] = _Step(self.session, module)
-        return step.call(inputs)
+                part = self.parts.get(key)
+                if part is None:
+                    sizes = [int(x) if isinstance(x, torch.SymInt) else x for x in inputs]
+                    part = self.parts[key] = self.session.add(_with_numbers(self.module, self.numbers, numbers), sizes)
+        return _call(self.session, part, *inputs)
 
 
 def _numbers(module: fx.GraphModule) -> list[int]:
@@ -156,174 +190,8 @@ def _with_numbers(module: fx.GraphModule, positions: Sequence[int], numbers: Seq
     return fx.GraphModule(module, graph)
 
 
-def _has_symbols(tensor: torch.Tensor) -> bool:
-    sizes: list[Any] = [*tensor.shape, *tensor.stride()]
-    return any(isinstance(n, torch.SymInt) for n in sizes)
-
-
 def _shapes(inputs: Sequence[Any]) -> tuple[Any, ...]:
     return tuple((tuple(x.shape), x.stride()) if isinstance(x, torch.Tensor) else x for x in inputs)
-
-
-class _Step:
-    """One graph at one set of shapes: its plan, and the functions that run it."""
-
-    def __init__(self, session: Session, module: fx.GraphModule):
-        self.session = session
-        self.module = module
-        self.function: Any = None
-        self.plan: Plan | None = None
-        self.margins: Margins | None = None  # once the budget is known in bytes
-        self.first: FirstStep | None = None
-        self.outside = 0
-        self.shared_inputs = 0
-        self.asked = self.stale = False
-        self.between: int | None = None
-        session.steps.append(self)
-
-    def call(self, inputs: Sequence[Any]) -> Any:
-        function = self.function
-        if function is None or self.stale:
-            with compiling():  # another thread that runs this model may have made the plan meanwhile
-                function = self.function
-                if function is None or self.stale:
-                    self.stale = False
-                    check_inputs(inputs, self.session.warned)
-                    self._look_outside(inputs)
-                    function = self.function = self._compile(inputs)
-        self.session.executions += 1
-        return function(*inputs)
-
-    def _look_outside(self, inputs: Sequence[Any]) -> None:
-        """What the rest of the model and earlier graphs hold while this one runs."""
-        module = self.session.module() if self.session.module is not None else None
-        tensors = [*module.parameters(), *module.buffers()] if module is not None else []
-        devices = [x.device for x in inputs if isinstance(x, torch.Tensor)]
-        device = next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
-        near = self.session.holdings.outside(tensors, self.plan, device)
-        own = storages(inputs)
-        self.outside = sum(size for key, size in near.items() if key not in own)
-        self.shared_inputs = sum(size for key, size in near.items() if key in own)
-
-    def _compile(self, inputs: Sequence[Any]) -> Any:
-        for tensor in inputs:
-            if isinstance(tensor, torch.nn.Parameter):
-                self.session.parameters[id(tensor)] = weakref.ref(tensor)
-        sizes = [int(x) if isinstance(x, torch.SymInt) else x for x in inputs]
-        devices = list({x.device for x in inputs if isinstance(x, torch.Tensor)})
-        with preserved_random_state(devices):
-            return trace_and_compile(self.module, sizes, self._partition, self._forward, self._backward, self._inference)
-
-    # --- called back by AOT autograd ---
-
-    def _partition(
-        self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **unused: Any
-    ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        captured = read_joint_graph(joint, num_fwd_outputs, self._profile, between_workspace=self.between)
-        plan = self._make_plan(captured)
-        forward, backward = emit(captured, plan.schedule.steps)
-        assert backward is not None
-        across = _bytes_across(captured, plan)
-        self.first = FirstStep(plan, captured.resident, across)
-        return forward, backward
-
-    def _profile(self, nodes: Sequence[fx.Node]) -> Mapping[fx.Node, OpCost]:
-        return profile_nodes(nodes, cost_model=self.session.options.cost_model)
-
-    def _make_plan(self, captured: Captured) -> Plan:
-        options = self.session.options
-        allowance = self._allowance(captured)
-        try:
-            plan = make_plan(captured.graph, options, allowance, Plan, device=captured.device)
-        except InfeasibleBudget as error:
-            if not self._ask_for_room(captured, error):
-                raise
-            allowance = replace(allowance, total=error.smallest_found)
-            plan = make_plan(captured.graph, options, allowance, Plan, device=captured.device)
-            self.stale = True
-            warn_shared(error.budget, plan.predicted_peak)
-        if self.plan in self.session.plans:
-            self.session.plans[self.session.plans.index(self.plan)] = plan
-        else:
-            self.session.plans.append(plan)
-        self.plan = plan
-        return plan
-
-    def _allowance(self, captured: Captured) -> Allowance:
-        """What the step can have. The budget in bytes stays that of the first plan."""
-        options, device = self.session.options, captured.device
-        reserved = reserved_bytes(options, device, captured.resident + self.outside)
-        if self.margins is None:
-            plain_peak = captured.graph.no_recompute_peak + reserved + self.outside
-            self.margins = Margins(options.total(plain_peak, lambda: self.session.automatic(device)))
-        return Allowance(self.margins.budget, reserved, self.margins.margin, self.outside)
-
-    def _ask_for_room(self, captured: Captured, error: InfeasibleBudget) -> bool:
-        """Have earlier graphs of the model leave this one a share of the budget from the next step on; False if none can."""
-        earlier = [s for s in self.session.steps if s is not self and s.plan is not None and self.session.holdings.held(s.plan)]
-        needed = error.smallest_found - self.outside
-        if self.asked or not earlier or needed > error.budget:
-            return False
-        self.asked = True
-        plain = captured.graph.no_recompute_peak
-        holding = [self.session.holdings.held(step.plan) for step in earlier if step.plan is not None]
-        room = max(needed, error.budget * plain // (plain + sum(holding))) - self.shared_inputs
-        for step in earlier:
-            step.between, step.function = max(room, step.between or 0), None
-        return True
-
-    def _forward(self, module: fx.GraphModule) -> Boxed:
-        run, plan, first = boxed(module), self.plan, self.first
-        holdings = self.session.holdings
-        assert plan is not None
-        assert first is not None
-
-        def forward(arguments: list[Any]) -> Any:
-            plan.executions += 1
-            held = holdings.held(plan)
-            if held and "twice" not in self.session.warned:
-                self.session.warned.add("twice")
-                warn_twice(plan, held)
-            own = storages(arguments)
-            results = first.forward(run, arguments)
-            holdings.begin(plan, own, results)
-            return results
-
-        return mark_boxed(forward)
-
-    def _backward(self, module: fx.GraphModule) -> Boxed:
-        run, plan, first = boxed(module), self.plan, self.first
-        assert plan is not None
-        assert first is not None
-
-        def backward(arguments: list[Any]) -> Any:
-            watching = first.watching
-            results = first.backward(run, arguments)
-            self.session.holdings.end(plan)
-            if watching and first.passed and not self.stale:
-                report_excess(plan)
-                assert self.margins is not None
-                note_excess(self.margins, plan, plan.measured_peak or 0)
-                self.function = None
-            return results
-
-        return mark_boxed(backward)
-
-    def _inference(self, module: fx.GraphModule) -> Boxed:
-        """Without a backward pass values die after their last use; a schedule is needed only where that is not enough."""
-        options = self.session.options
-        (output,) = module.graph.find_nodes(op="output")
-        count = len(output.args[0])
-        quick = read_joint_graph(module, count, lambda nodes: dict.fromkeys(nodes, FREE))
-        if not options.is_relative:
-            reserved = reserved_bytes(options, quick.device, quick.resident)
-            budget = options.total(quick.graph.no_recompute_peak, lambda: self.session.automatic(quick.device)) - reserved
-            # Twice the peak without workspace leaves room for any workspace that ops are known to take.
-            if 2 * quick.graph.no_recompute_peak > budget:
-                captured = read_joint_graph(module, count, self._profile)
-                plan = self._make_plan(captured)
-                module, _ = emit(captured, plan.schedule.steps)
-        return boxed(module)
 
 
 def sessions_of(parameters: Iterable[torch.Tensor]) -> list[Session]:

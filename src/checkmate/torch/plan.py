@@ -8,18 +8,22 @@ import torch
 
 from .. import planning
 from ..errors import BudgetError
-from ..planning import Options, accelerator_budget, host_budget
+from ..planning import accelerator_budget, host_budget
 
 
 @dataclass(eq=False)
 class Plan(planning.Plan):
-    """One compiled graph of a model, at one set of input shapes.
+    """The training step of a model: all graphs that run between a forward pass and the end of the backward pass.
+
+    It serves the sizes that it was made for, and smaller ones.
 
     Attributes:
         device: where the budget applies.
+        num_graphs: compiled graphs that the step consists of.
     """
 
     device: torch.device = field(kw_only=True)
+    num_graphs: int = field(default=1, kw_only=True)
 
 
 def automatic_budget(device: torch.device) -> int:
@@ -36,7 +40,6 @@ def automatic_budget(device: torch.device) -> int:
     raise BudgetError(f"cannot tell how much memory a {device.type!r} device has: give the budget in bytes")
 
 
-def reserved_bytes(options: Options, device: torch.device, own: int) -> int:
-    """Bytes outside the step; `own`: bytes of the step's inputs, which are allocated already."""
-    allocated = torch.cuda.memory_allocated(device) if device.type == "cuda" and options.reserved is None else 0
-    return options.reserved_bytes(max(0, allocated - own))
+def allocated_bytes(device: torch.device) -> int:
+    """Bytes that live on a device now, where it counts them."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0

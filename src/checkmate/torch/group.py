@@ -1,0 +1,327 @@
+"""The graphs that share one budget: which plan each of their rounds runs under, and when a new one is made.
+
+A known order of graphs runs under its plan. While an order is unknown, its graphs run under safe plans, which hold as little as can
+be from the forward to the backward pass; when the round has ended, its graphs are joined and planned in one piece.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..errors import InfeasibleBudget
+from ..graph import Graph
+from ..planning import Allowance, Margins, OpCost, Options, note_excess
+from ..planning.step_graph import Event
+from .capture import Captured
+from .held import Held
+from .part import Part, Ticket
+from .plan import Plan, allocated_bytes, automatic_budget
+from .profile import profile_nodes
+from .random import preserved_random_state
+from .rounds import Bindings, Order, Round, Run, largest
+from .safe_plan import safe_halves
+from .step_plan import Halves, Pass, StepPlan, make_step_plan, order_of, own_storages, passes_of
+from .watch import no_room, report_excess, warn
+
+#: An order is planned anew so many times because training holds more than before; then the last plan stays.
+_GROWTHS = 8
+
+
+class Group:
+    """Graphs that share one budget.
+
+    Attributes:
+        options: of all of them.
+        plans: every plan that is in use, in the order in which they were made.
+        held: what training holds besides its steps.
+        parts: the graphs. modules: the models, as far as they are known.
+    """
+
+    def __init__(self, given: Mapping[str, Any]):
+        self.given = dict(given)
+        self.plans: list[StepPlan] = []
+        self.held = Held()
+        self.parts: list[Part] = []
+        self.modules: list[weakref.ref[torch.nn.Module]] = []
+        self.warned: set[str] = set()
+        self._lock = threading.RLock()
+        self._open: dict[int, Round] = {}  # by thread
+        self._total = 0
+        #: When the last round began: bytes of gradients, and of all that the device's allocator had given out.
+        self._gradients = self._allocated = 0
+        self._automatic: dict[torch.device, int] = {}
+        self._margins: dict[Order, Margins] = {}
+        self._growths: dict[Order, int] = {}
+        self._after: dict[Order | None, Order] = {}  # which order followed which
+        self._last: Order | None = None
+        self._impossible: InfeasibleBudget | None = None
+        self._safe: dict[tuple[Part, Bindings], Halves] = {}
+
+    @property
+    def options(self) -> Options:
+        """Read when the first graph runs, so that a mistake is reported to the caller as it is."""
+        return Options.read(self.given)
+
+    def absorb(self, other: Group) -> None:
+        """Take over the graphs of a group whose rounds turned out to be parts of those of this one."""
+        self.parts += other.parts
+        self.modules += other.modules
+        self.plans += other.plans
+        self.held.absorb(other.held)
+
+    def waits(self) -> bool:
+        """A backward pass of a round that this thread began may still come."""
+        round = self._open.get(threading.get_ident())
+        return round is not None and round.waiting
+
+    # --- passes ---
+
+    def forward(self, part: Part, arguments: list[Any]) -> tuple[list[Any], Ticket]:
+        """Run a forward pass under the plan of the round that it belongs to.
+
+        Raises:
+            InfeasibleBudget: the first plan of a round cannot be made.
+        """
+        captured = part.captured(self.profile)
+        sizes = captured.sizes.bind(arguments)
+        with self._lock:
+            round = self._round()
+            run = round.begin(part, sizes)
+            inputs = captured.input_tensors(arguments)
+            round.note_inputs(run, inputs)
+            if not part.called:
+                self.held.watch(inputs)
+                part.called = True
+            try:
+                run.halves = self._halves(round, run, captured)
+            except BaseException:
+                self._open.pop(threading.get_ident(), None)
+                raise
+        given = [*arguments, *run.halves.forward_numbers(sizes)]
+        results = self._run(round, run.event, run.halves.forward, given, arguments)
+        count = part.num_outputs
+        outputs = list(results[:count])
+        round.note_outputs(run, outputs, captured.output_values)
+        return outputs, run.leave(results[count:])
+
+    def backward(self, ticket: Ticket, tangents: list[Any]) -> Sequence[Any]:
+        """Run a backward pass; when it is the last of its round, see what the round has shown."""
+        run: Run = ticket.run
+        round, halves = run.round, run.halves
+        assert halves is not None
+        with self._lock:
+            event = round.begin_backward(run)
+            if round.plan is not None and not round.plan.follows(round):
+                round.plan = None
+        saved = ticket.take()
+        kept = ticket.saved is not None
+        given = [*saved, *tangents, *halves.backward_numbers(run.sizes)]
+        saved.clear()
+        results: Sequence[Any] = self._run(round, event, halves.backward, given, tangents)
+        run.done = not kept
+        with self._lock:
+            if not round.waiting:
+                self._end(round)
+        return results
+
+    def _run(self, round: Round, event: int, function: Callable[[list[Any]], Any], given: list[Any], source: list[Any]) -> Any:
+        """Run a pass on `given`, which it empties; the list that it came from must hold nothing either."""
+        source.clear()
+        return function(given) if round.plan is None else round.plan.watch.run(event, function, given)
+
+    # --- rounds ---
+
+    def _round(self) -> Round:
+        """The round of this thread that is under way; a new one if none is."""
+        thread = threading.get_ident()
+        round = self._open.get(thread)
+        if round is not None and not round.waiting:
+            self._end(round)
+            round = None
+        if round is None:
+            round = self._open[thread] = Round()
+        return round
+
+    def _end(self, round: Round) -> None:
+        """All passes of a round have run: plan it if its order is new, see to its plan if not."""
+        for thread in [thread for thread, other in self._open.items() if other is round]:
+            del self._open[thread]
+        if round.ended or not any(event.backward for event in round.events):
+            return  # nothing was trained
+        round.ended = True
+        order = round.order
+        self._after[self._last], self._last = order, order
+        plan = round.plan
+        if plan is None or plan.order != order:
+            self._learn(passes_of(round), round.events)
+        elif plan.watch.end():
+            report_excess(plan.plan)
+            note_excess(self._margins[order], plan.plan, plan.plan.measured_peak or 0)
+            plan.outdated = True
+
+    def _learn(self, passes: Sequence[Pass], events: Sequence[Event]) -> None:
+        """Plan a round whose order is new, for the next one like it."""
+        if self._fitting(passes, events) is not None:
+            return
+        try:
+            self._make(passes, events)
+        except InfeasibleBudget as error:
+            if self.plans:
+                self._tell("order", f"graphs ran in an order that was not seen before, and cannot be planned: {error}")
+            else:
+                self._impossible = error
+                raise
+
+    # --- which plan ---
+
+    def _halves(self, round: Round, run: Run, captured: Captured) -> Halves:
+        if len(round.runs) == 1:
+            self._gradients = self.held.gradients(captured.device)
+            self._allocated = allocated_bytes(captured.device)
+            round.plan = self._plan_for(round, run, captured.device)
+            if round.plan is not None:
+                round.plan.plan.executions += 1
+        elif round.plan is not None and not round.plan.follows(round):
+            round.plan = None
+        if round.plan is not None:
+            return round.plan.halves[run.number]
+        if self._impossible is not None and not self.plans:
+            raise self._impossible
+        key = run.part, run.sizes
+        if key not in self._safe:
+            outside = self.held.now(captured.device, own_storages(passes_of(round)))
+            with preserved_random_state([captured.device]):
+                part = captured.at(run.sizes)
+                self._safe[key] = safe_halves(part, self.options, partial(self._safe_allowance, captured=part, outside=outside))
+        return self._safe[key]
+
+    def _plan_for(self, round: Round, run: Run, device: torch.device) -> StepPlan | None:
+        """The plan for a round that begins with this run; None if nothing is known of what follows."""
+        expected = self._after.get(self._last)
+        candidates = [plan for plan in self.plans if plan.follows(round)]
+        if not candidates:
+            return self._first_plan(round, run)
+        order = next((plan.order for plan in candidates if plan.order == expected), candidates[-1].order)
+        candidates = [plan for plan in candidates if plan.order == order]
+        outside = self.held.now(device, own_storages(candidates[0].passes))
+        covering = [plan for plan in candidates if plan.covers(outside)]
+        best = min(covering, key=lambda plan: plan.plan.schedule.overhead, default=candidates[-1])
+        if best.outdated or not covering:
+            best = self._renewed(best, outside)
+        return best
+
+    def _first_plan(self, round: Round, run: Run) -> StepPlan | None:
+        """A plan for a round of this run alone, if there is reason to believe that it is all: no other graph has yet to show up."""
+        passes, events = passes_of(round), [Event(0, backward=False), Event(0, backward=True)]
+        orders = {plan.order for plan in self.plans if plan.order[0][0] is run.part}
+        unknown = run.part.more_follows or any(part.trains and not part.called for part in self.parts if part is not run.part)
+        if orders - {order_of(passes, events)} or (not orders and unknown):
+            return None
+        try:
+            return self._fitting(passes, events) or self._make(passes, events)
+        except InfeasibleBudget:
+            # A percentage of this graph means nothing if others follow: when the round has ended, it is known.
+            if self.options.is_relative and not orders and not self._is_whole(passes):
+                return None
+            raise
+
+    def _is_whole(self, passes: Sequence[Pass]) -> bool:
+        """The graphs read every parameter that the models train."""
+        read = own_storages(passes)
+        modules = [module for reference in self.modules if (module := reference()) is not None]
+        trained = [tensor for module in modules for tensor in module.parameters() if tensor.requires_grad and tensor.layout is torch.strided]
+        return bool(modules) and read.issuperset(tensor.untyped_storage()._cdata for tensor in trained)
+
+    def _fitting(self, passes: Sequence[Pass], events: Sequence[Event]) -> StepPlan | None:
+        """A plan of this order that keeps to the budget at these sizes too; it takes them in."""
+        order = order_of(passes, events)
+        return next((plan for plan in self.plans if plan.order == order and plan.accepts(passes, self.profile)), None)
+
+    def _renewed(self, plan: StepPlan, outside: int) -> StepPlan:
+        """A plan in place of one that took too much, or next to one made when training held less; if there is none, the old one."""
+        growths = self._growths.get(plan.order, 0)
+        if not plan.outdated:
+            if growths >= _GROWTHS:
+                return plan
+            self._growths[plan.order] = growths + 1
+        try:
+            return self._make(plan.passes, plan.events, outside, plan if plan.outdated else None)
+        except InfeasibleBudget:
+            excess = plan.plan.modelled_peak + max(0, outside - plan.plan.outside)
+            self._tell("no room", no_room(plan.plan, max(plan.plan.measured_peak or 0, excess)))
+            plan.outdated = False
+            self._growths[plan.order] = _GROWTHS
+            return plan
+
+    # --- planning ---
+
+    def _make(self, passes: Sequence[Pass], events: Sequence[Event], outside: int = 0, old: StepPlan | None = None) -> StepPlan:
+        """Plan a round, at the largest sizes seen if that can be had.
+
+        Args:
+            outside: bytes that training holds besides, at least.
+            old: a plan whose place the new one takes.
+        """
+        order = order_of(passes, events)
+        others = [plan for plan in self.plans if plan.order == order]
+        sizes = [largest([one.sizes, *(other.passes[i].sizes for other in others)]) for i, one in enumerate(passes)]
+        at_most = [replace(one, sizes=most) for one, most in zip(passes, sizes, strict=True)]
+        device = passes[0].part.captured(self.profile).device
+        own = own_storages(passes)
+        now = self.held.now(device, own) - self.held.gradients(device) + self._gradients  # those of this round are its own
+        outside = max(outside, now + self.held.expected(device))
+        ported = [other.plan for other in others if other is not old]
+        with preserved_random_state([device]):
+            for tried in [at_most, passes] if at_most != list(passes) else [passes]:
+                try:
+                    allow = partial(self._allowance, order=order, device=device, outside=outside)
+                    made = make_step_plan(tried, events, self.options, allow, self.profile, ported)
+                    break
+                except InfeasibleBudget:
+                    if tried is passes:
+                        raise
+        if old in self.plans:
+            self.plans[self.plans.index(old)] = made
+        else:
+            self.plans.append(made)
+        self._impossible = None
+        return made
+
+    def _allowance(self, graph: Graph, order: Order, device: torch.device, outside: int) -> Allowance:
+        """What a round can have of the budget. A percentage is of the largest round seen so far."""
+        reserved = self.options.reserved_bytes(max(0, self._allocated - graph.fixed_memory - outside))
+        self._total = max(self._total, self._total_for(graph, reserved + outside, device))
+        margins = self._margins.setdefault(order, Margins(self._total))
+        margins.budget = self._total
+        return Allowance(self._total, reserved, margins.margin, outside)
+
+    def _safe_allowance(self, graph: Graph, captured: Captured, outside: int) -> Allowance:
+        """The same for a part while the rest of the round is unknown."""
+        reserved = self.options.reserved_bytes(max(0, self._allocated - graph.fixed_memory - outside))
+        total = self._total or self._total_for(captured.graph, reserved + outside, captured.device)
+        return Allowance(total, reserved, 0, outside)
+
+    def _total_for(self, graph: Graph, besides: int, device: torch.device) -> int:
+        return self.options.total(graph.no_recompute_peak + besides, lambda: self.automatic(device))
+
+    def automatic(self, device: torch.device) -> int:
+        """The budget "auto" on a device: found out once, for later the model's own memory is no longer available."""
+        if device not in self._automatic:
+            self._automatic[device] = automatic_budget(device)
+        return self._automatic[device]
+
+    def profile(self, nodes: Sequence[fx.Node]) -> Mapping[fx.Node, OpCost]:
+        return profile_nodes(nodes, cost_model=self.options.cost_model)
+
+    def _tell(self, what: str, message: str) -> None:
+        if what not in self.warned:
+            self.warned.add(what)
+            warn(message)

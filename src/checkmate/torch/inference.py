@@ -1,0 +1,58 @@
+"""A graph without a backward pass: values die after their last use; a schedule is needed only where that is not enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..planning import FREE, Allowance, make_plan
+from .capture import read_joint_graph
+from .emit import emit
+from .internals import Boxed, boxed
+from .part import Part
+from .plan import Plan, allocated_bytes
+from .random import preserved_random_state
+from .rounds import Bindings
+
+if TYPE_CHECKING:
+    from .group import Group
+
+
+class InferenceGraph:
+    """Runs a part as it is, or where its budget is in bytes and too small for that, under a plan.
+
+    Attributes:
+        plans: that were needed.
+    """
+
+    def __init__(self, part: Part, group: Group):
+        self.part = part
+        self.group = group
+        self.plans: list[Plan] = []
+        self._quick = read_joint_graph(part.module, part.num_outputs, lambda nodes: dict.fromkeys(nodes, FREE))
+        self._plain = boxed(part.module)
+        self._at: dict[Bindings, Boxed] = {}
+
+    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        sizes = self._quick.sizes.bind(arguments)
+        if sizes not in self._at:
+            self._at[sizes] = self._made(sizes)
+        return self._at[sizes](arguments)
+
+    def _made(self, sizes: Bindings) -> Boxed:
+        options, quick = self.group.options, self._quick.at(sizes)
+        if options.is_relative:
+            return self._plain
+        device = quick.device
+        reserved = options.reserved_bytes(max(0, allocated_bytes(device) - quick.resident))
+        budget = options.total(quick.graph.no_recompute_peak, lambda: self.group.automatic(device))
+        # Twice the peak without workspace leaves room for any workspace that ops are known to take.
+        if 2 * quick.graph.no_recompute_peak <= budget - reserved:
+            return self._plain
+        with preserved_random_state([device]):
+            captured = read_joint_graph(self.part.module, self.part.num_outputs, self.group.profile).at(sizes)
+            plan = make_plan(captured.graph, options, Allowance(budget, reserved), Plan, device=device)
+        self.plans.append(plan)
+        forward, _ = emit(captured, plan.schedule.steps)
+        run = boxed(forward)
+        return lambda arguments: run(arguments)

@@ -1,0 +1,217 @@
+"""One graph from PyTorch, traced once. What runs behind it is chosen anew at every call, so a new plan needs no new trace.
+
+AOT autograd fixes which tensors the forward pass saves for the backward pass when it splits a traced graph. Here that is one empty
+tensor, the ticket; what a plan really saves hangs on it, and dies with it when autograd lets go of the pass.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from ..errors import CheckmateError
+from .capture import Captured, Profiler, read_joint_graph
+from .internals import Boxed, flat_outputs, is_tangent, keeps_graph, mark_boxed, saved_tensor_hooks, trace_and_compile
+from .random import preserved_random_state
+
+
+class Ticket:
+    """What a forward pass left for its backward pass.
+
+    Attributes:
+        run: the runner's own note of the forward pass.
+        saved: tensors, as the forward function returned them; None once a backward pass has used them up.
+    """
+
+    def __init__(self, run: Any, saved: Sequence[Any]):
+        self.run = run
+        self.saved: list[Any] | None = list(saved)
+        self._versions = _versions(saved)
+
+    def take(self) -> list[Any]:
+        """The saved tensors, for a backward pass; they stay only if autograd is to run it again.
+
+        Raises:
+            RuntimeError: they are gone, or one of them was changed in place; as in plain training.
+        """
+        if self.saved is None:
+            raise RuntimeError("Trying to backward through the graph a second time: say retain_graph=True in the first backward pass")
+        saved = list(self.saved)
+        for tensor, before, now in zip(saved, self._versions, _versions(saved), strict=True):
+            if now != before:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
+                    f"shape {list(tensor.shape)} is at version {now}, expected version {before} instead"
+                )
+        if not keeps_graph():
+            self.saved = None
+        return saved
+
+
+def _versions(tensors: Sequence[Any]) -> list[int]:
+    """How often each tensor was changed in place so far."""
+    return [x._version if isinstance(x, torch.Tensor) and not x.is_inference() else 0 for x in tensors]
+
+
+#: Tickets by number. They live as long as their tensors, or, where the user's hooks replace what autograd saves (offloading), until
+#: their backward pass.
+_tickets: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
+_hooked: dict[int, Ticket] = {}
+_numbers = count()
+
+
+def _issue(ticket: Ticket) -> torch.Tensor:
+    """The tensor that stands for a ticket: its number."""
+    number = next(_numbers)
+    tensor = torch.tensor([number])
+    _tickets[number] = ticket
+    if saved_tensor_hooks():
+        _hooked[number] = ticket
+    else:
+        tensor._checkmate_ticket = ticket  # type: ignore[attr-defined]  # it dies with the tensor
+    return tensor
+
+
+def _redeem(tensor: torch.Tensor) -> Ticket:
+    number = int(tensor)
+    ticket = _tickets.get(number)
+    if ticket is None:
+        raise CheckmateError("a forward pass left nothing for its backward pass: please report it")
+    if not keeps_graph():
+        _hooked.pop(number, None)
+    return ticket
+
+
+class Runner(Protocol):
+    """Decides what runs when a part is called."""
+
+    def forward(self, part: Part, arguments: list[Any]) -> tuple[list[Any], Ticket]:
+        """Run the forward pass: what it returns, and what it leaves for the backward pass."""
+
+    def backward(self, ticket: Ticket, tangents: list[Any]) -> Sequence[Any]:
+        """Run the backward pass on the gradients of what the forward pass returned."""
+
+    def inference(self, part: Part, arguments: list[Any]) -> Sequence[Any]:
+        """Run a graph without a backward pass."""
+
+
+class Part:
+    """A graph from PyTorch.
+
+    Attributes:
+        runner: what runs it.
+        trains: it has a backward pass. called: it has run.
+        num_outputs: of its forward pass, or of the graph where there is no backward pass.
+        more_follows: the compiler broke the user's function off after this graph.
+    """
+
+    def __init__(self, runner: Runner, module: fx.GraphModule, inputs: Sequence[Any]):
+        self.runner = runner
+        reason = getattr(module, "compile_subgraph_reason", None)
+        self.more_follows = bool(getattr(reason, "graph_break", False))
+        self.trains = self.called = False
+        self.num_outputs = 0
+        self._module: fx.GraphModule | None = None
+        self._captured: Captured | None = None
+        self._lock = threading.RLock()
+        devices = list({x.device for x in inputs if isinstance(x, torch.Tensor)})
+        with preserved_random_state(devices):
+            self.call = trace_and_compile(module, inputs, self._partition, self._forward, self._backward, self._inference)
+
+    def captured(self, profile: Profiler) -> Captured:
+        """The graph as it is planned; read at the first call, so that what is wrong with it reaches the caller as it is."""
+        with self._lock:
+            if self._captured is None:
+                assert self._module is not None
+                self._captured = read_joint_graph(self._module, self.num_outputs, profile)
+            return self._captured
+
+    @property
+    def module(self) -> fx.GraphModule:
+        """What was traced: the joint graph, or the graph itself where there is no backward pass."""
+        assert self._module is not None
+        return self._module
+
+    # --- called back by AOT autograd ---
+
+    def _partition(
+        self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **unused: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        self.trains, self.num_outputs, self._module = True, num_fwd_outputs, joint
+        return skeletons(joint, num_fwd_outputs)
+
+    def _forward(self, skeleton: fx.GraphModule) -> Boxed:
+        def forward(arguments: list[Any]) -> list[Any]:
+            outputs, ticket = self.runner.forward(self, arguments)
+            return [*outputs, _issue(ticket)]
+
+        return mark_boxed(forward)
+
+    def _backward(self, skeleton: fx.GraphModule) -> Boxed:
+        def backward(arguments: list[Any]) -> Sequence[Any]:
+            ticket, tangents = _redeem(arguments[0]), arguments[1:]
+            arguments.clear()
+            return ticket.run.runner.backward(ticket, tangents)
+
+        return mark_boxed(backward)
+
+    def _inference(self, module: fx.GraphModule) -> Boxed:
+        (output,) = module.graph.find_nodes(op="output")
+        self.num_outputs, self._module = len(output.args[0]), module
+        return mark_boxed(lambda arguments: self.runner.inference(self, arguments))
+
+
+def skeletons(joint: fx.GraphModule, num_outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """What AOT autograd looks at in place of a forward and a backward function: inputs and outputs with their fake tensors.
+
+    Nothing of it ever runs. The forward saves the ticket alone.
+    """
+    tensor = next(value for node in joint.graph.nodes if isinstance(value := node.meta.get("val"), torch.Tensor))
+    ticket = tensor.new_empty((1,), dtype=torch.int64, device="cpu")
+    outputs = flat_outputs(joint)
+    placeholders = joint.graph.find_nodes(op="placeholder")
+    forward = _Skeleton([node for node in placeholders if not is_tangent(node)])
+    returned = [forward.copy(node) for node in outputs[:num_outputs]]
+    forward.graph.output((*returned, forward.stand_in(ticket)))
+    backward = _Skeleton([])
+    backward.input("ticket", ticket)
+    for node in placeholders:
+        if is_tangent(node):
+            backward.take(node)
+    backward.graph.output(tuple(backward.copy(node) for node in outputs[num_outputs:]))
+    return fx.GraphModule(joint, forward.graph), fx.GraphModule(joint, backward.graph)
+
+
+class _Skeleton:
+    def __init__(self, inputs: Sequence[fx.Node]):
+        self.graph = fx.Graph()
+        self.copies: dict[fx.Node, fx.Node] = {}
+        for node in inputs:
+            self.take(node)
+
+    def take(self, node: fx.Node) -> None:
+        copy = self.copies[node] = self.graph.node_copy(node)
+        copy.meta = dict(node.meta)
+
+    def input(self, name: str, value: torch.Tensor) -> None:
+        self.graph.placeholder(name).meta["val"] = value
+
+    def copy(self, node: Any) -> Any:
+        """An output: an input itself, a stand-in for what is computed, or whatever it is if it is no node."""
+        if not isinstance(node, fx.Node):
+            return node
+        if node not in self.copies:
+            self.copies[node] = self.stand_in(node.meta.get("val"))
+            self.copies[node].meta = dict(node.meta)
+        return self.copies[node]
+
+    def stand_in(self, value: Any) -> fx.Node:
+        node = self.graph.call_function(torch.empty, ((),))
+        node.meta["val"] = value
+        return node

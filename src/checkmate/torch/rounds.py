@@ -1,0 +1,145 @@
+"""Which graphs ran, in which order, and what they handed to each other.
+
+A round begins with a forward pass while no other waits for its backward pass, and ends when the last one that waits has had its own:
+forward and backward of a model of one graph; forward 1, forward 2, backward 2, backward 1 of a model with a graph break. A round is
+what is planned in one piece; an optimizer step with several microbatches has a round for each.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from operator import le
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..planning.step_graph import Event, Link
+from .part import Part, Ticket
+
+if TYPE_CHECKING:
+    from .step_plan import Halves, StepPlan
+
+#: The sizes that a trace leaves open, in one call: equal for calls of the same shapes.
+Bindings = tuple[int, ...]
+#: What a round looks like, whatever the sizes: for each event the part, the number of the pass among those of the round, and
+#: whether it is its backward pass.
+Order = tuple[tuple[Part, int, bool], ...]
+
+
+class Run:
+    """One forward pass, and the backward pass that belongs to it.
+
+    Attributes:
+        part: what ran. sizes: at which sizes. number: of the pass in its round.
+        sources: for each input of the part where it came from: a `Link` to an earlier run of the round, or a key of what lived before.
+        leaves: inputs whose gradients the script keeps. storages: of the inputs that lived before the round.
+        event: number of its forward pass among the events of the round.
+        halves: what is run.
+    """
+
+    def __init__(self, round: Round, part: Part, sizes: Bindings, number: int):
+        self.round = round
+        self.runner = part.runner
+        self.part = part
+        self.sizes = sizes
+        self.number = number
+        self.sources: tuple[Hashable | Link, ...] = ()
+        self.leaves: frozenset[int] = frozenset()
+        self.storages: tuple[weakref.ref[Any], ...] = ()
+        self.halves: Halves | None = None
+        self.event = len(round.events)
+        self._ticket: weakref.ref[Ticket] | None = None
+        self.done = False
+
+    def leave(self, saved: Sequence[Any]) -> Ticket:
+        """The forward pass has run: the ticket for its backward pass."""
+        ticket = Ticket(self, saved)
+        self._ticket = weakref.ref(ticket)
+        return ticket
+
+    @property
+    def waiting(self) -> bool:
+        """Its backward pass may still come."""
+        return not self.done and (self._ticket is None or self._ticket() is not None)
+
+
+@dataclass
+class Round:
+    """What has run so far.
+
+    Attributes:
+        plan: what the round runs under; None while its order is unknown.
+        ended: what it has shown has been noted.
+    """
+
+    runs: list[Run] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    plan: StepPlan | None = None
+    ended: bool = False
+    _made: dict[int, tuple[weakref.ref[Any], Hashable | Link]] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> bool:
+        """A backward pass may still come."""
+        return any(run.waiting for run in self.runs)
+
+    @property
+    def order(self) -> Order:
+        """What has run so far, whatever the sizes."""
+        return tuple((self.runs[event.pair].part, event.pair, event.backward) for event in self.events)
+
+    def begin(self, part: Part, sizes: Bindings) -> Run:
+        """A forward pass is about to run."""
+        run = Run(self, part, sizes, len(self.runs))
+        self.runs.append(run)
+        self.events.append(Event(run.number, backward=False))
+        return run
+
+    def begin_backward(self, run: Run) -> int:
+        """A backward pass is about to run; the number of the event."""
+        self.events.append(Event(run.number, backward=True))
+        return len(self.events) - 1
+
+    def note_inputs(self, run: Run, inputs: Sequence[torch.Tensor]) -> None:
+        """Find out where the inputs of a run come from.
+
+        Args:
+            inputs: one tensor for each input of the part that counts.
+        """
+        run.sources = tuple(self._source(tensor) for tensor in inputs)
+        before = [tensor for tensor, source in zip(inputs, run.sources, strict=True) if not isinstance(source, Link)]
+        run.storages = tuple(weakref.ref(tensor.untyped_storage()) for tensor in before)
+        run.leaves = frozenset(i for i, tensor in enumerate(inputs) if tensor.requires_grad and tensor.is_leaf)
+
+    def note_outputs(self, run: Run, outputs: Sequence[Any], values: Sequence[int | None]) -> None:
+        """Note what a run made, so that later runs that read it are recognised.
+
+        Args:
+            values: for each output the value of the part that it lies in.
+        """
+        for output, value in zip(outputs, values, strict=True):
+            if value is not None and isinstance(output, torch.Tensor):
+                storage = output.untyped_storage()
+                self._made[storage._cdata] = (weakref.ref(storage), Link(run.number, value))
+
+    def _source(self, tensor: torch.Tensor) -> Hashable | Link:
+        storage = tensor.untyped_storage()
+        known = self._made.get(storage._cdata)
+        if known is not None and known[0]() is not None:
+            return known[1]
+        # Not the address alone: another storage may have it later in the same round.
+        key = (storage._cdata, len(self._made), len(self.events))
+        self._made[storage._cdata] = (weakref.ref(storage), key)
+        return key
+
+
+def within(sizes: Bindings, others: Bindings) -> bool:
+    """None of these sizes is larger than the other in its place."""
+    return len(sizes) == len(others) and all(map(le, sizes, others))
+
+
+def largest(sizes: Sequence[Bindings]) -> Bindings:
+    """In each place the largest of these."""
+    return tuple(max(places) for places in zip(*sizes, strict=True))

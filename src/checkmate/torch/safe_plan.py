@@ -1,0 +1,32 @@
+"""What a graph runs under while nobody knows which graphs follow: it holds as little as can be from its forward to its backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..errors import InfeasibleBudget
+from ..graph import Graph
+from ..planning import Allowance, Options, make_plan
+from ..planning.step_graph import least_across
+from .capture import Captured
+from .plan import Plan
+from .step_plan import Halves, halves_of, part_graph
+
+#: Seconds for the search: the plan serves one step.
+_SECONDS = 3.0
+
+
+def safe_halves(captured: Captured, options: Options, allowance_of: Callable[[Graph], Allowance]) -> Halves:
+    """The functions of a part that leave the most room for others; where they pass the budget, those with the least peak known."""
+    quick = replace(options, time_limit=min(options.time_limit, _SECONDS), gap=max(options.gap, 0.05))
+    allowance = allowance_of(captured.graph)
+    graph, _ = least_across(part_graph(captured), allowance.limit)
+    try:
+        plan = make_plan(graph, quick, allowance, Plan, device=captured.device)
+    except InfeasibleBudget:
+        try:
+            plan = make_plan(captured.graph, quick, allowance, Plan, device=captured.device)
+        except InfeasibleBudget as error:
+            plan = make_plan(captured.graph, quick, replace(allowance, total=error.smallest_found), Plan, device=captured.device)
+    return halves_of(captured, plan.schedule.steps)

@@ -1,0 +1,155 @@
+"""The plan of a round: one graph of all its parts, one schedule, and for each of its passes the functions that run it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidSchedule
+from ..graph import Graph
+from ..planning import Allowance, Options, make_plan
+from ..planning.step_graph import Event, Link, Pair, PartGraph, PartInput, StepGraph, join
+from ..planning.stretches import bytes_before, cut
+from ..schedule import Step, simulate
+from .capture import Captured, Profiler
+from .emit import emit
+from .internals import Boxed, boxed
+from .part import Part
+from .plan import Plan
+from .rounds import Bindings, Order, Round, within
+from .watch import Watch
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One run of a part, as it is planned.
+
+    Attributes:
+        part: what runs. sizes: at which sizes. sources, leaves, storages: as in `Run`.
+    """
+
+    part: Part
+    sizes: Bindings
+    sources: tuple[Hashable | Link, ...]
+    leaves: frozenset[int]
+    storages: tuple[weakref.ref[Any], ...]
+
+
+def own_storages(passes: Sequence[Pass]) -> set[int]:
+    """Identities of what the step reads and does not make."""
+    return {storage._cdata for one in passes for reference in one.storages if (storage := reference()) is not None}
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The two functions of one run. The numbers that follow from sizes are the last inputs of each.
+
+    Attributes:
+        forward: inputs -> outputs, then what the backward pass needs. backward: that, then gradients of outputs -> gradients.
+    """
+
+    forward: Boxed
+    backward: Boxed
+    forward_numbers: Callable[[Bindings], tuple[Any, ...]]
+    backward_numbers: Callable[[Bindings], tuple[Any, ...]]
+
+
+def halves_of(captured: Captured, steps: Sequence[Step]) -> Halves:
+    """Emit a schedule of one part."""
+    forward, backward = emit(captured, steps)
+    assert backward is not None
+    return Halves(boxed(forward), boxed(backward), lambda sizes: (), lambda sizes: ())
+
+
+def passes_of(round: Round) -> list[Pass]:
+    """What has run in a round."""
+    return [Pass(run.part, run.sizes, run.sources, run.leaves, run.storages) for run in round.runs]
+
+
+def part_graph(captured: Captured) -> PartGraph:
+    """A part, as the joining of graphs sees it."""
+    inputs = tuple(PartInput(entry.size, entry.readers, entry.gradient) for entry in captured.inputs)
+    return PartGraph(captured.graph, captured.between, inputs, captured.output_values, captured.output_tangents)
+
+
+class StepPlan:
+    """A plan that a round can run under.
+
+    Attributes:
+        plan: what users see. order, passes, events: what it was made for.
+        halves: for each pass of the round.
+        watch: measures the first round.
+        outdated: it took more than its budget, and is to be made again.
+    """
+
+    def __init__(self, plan: Plan, passes: Sequence[Pass], events: Sequence[Event], joined: StepGraph, captured: Sequence[Captured]):
+        self.plan = plan
+        self.passes = list(passes)
+        self.events = list(events)
+        self.order = order_of(passes, events)
+        self.outdated = False
+        self._sizes = {tuple(one.sizes for one in passes)}  # that it was tried at
+        limit = plan.allowance.limit
+        self.halves = [halves_of(part, steps) for part, steps in zip(captured, cut(joined, plan.schedule.steps, limit), strict=True)]
+        taken = plan.reserved + plan.outside
+        self.watch = Watch(plan, [bytes + taken for bytes in bytes_before(joined, plan.schedule.steps, limit)])
+
+    def follows(self, round: Round) -> bool:
+        """What has run so far in a round agrees with this plan, at sizes that it covers."""
+        return round.order == self.order[: len(round.events)] and (
+            all(within(run.sizes, planned.sizes) for run, planned in zip(round.runs, self.passes, strict=False))
+            or any(all(run.sizes == known for run, known in zip(round.runs, sizes, strict=False)) for sizes in self._sizes)
+        )
+
+    def covers(self, outside: int) -> bool:
+        """The step keeps to the budget though training holds so many bytes besides."""
+        return self.plan.modelled_peak + self.plan.margin + outside - self.plan.outside <= self.plan.budget
+
+    def accepts(self, passes: Sequence[Pass], profile: Profiler) -> bool:
+        """The schedule keeps to the budget at the sizes of these passes too; they are covered from now on."""
+        joined, _ = joined_graph(passes, self.events, profile)
+        try:
+            peak = simulate(joined.graph, self.plan.schedule.steps).peak
+        except InvalidSchedule:  # PyTorch traced another graph at these sizes
+            return False
+        fits = peak + self.plan.allowance.taken <= self.plan.budget
+        if fits:
+            self._sizes.add(tuple(one.sizes for one in passes))
+        return fits
+
+
+def order_of(passes: Sequence[Pass], events: Sequence[Event]) -> Order:
+    """What a round of these passes looks like."""
+    return tuple((passes[event.pair].part, event.pair, event.backward) for event in events)
+
+
+def joined_graph(passes: Sequence[Pass], events: Sequence[Event], profile: Profiler) -> tuple[StepGraph, list[Captured]]:
+    """The graph of a round, and its parts at their sizes."""
+    captured = [one.part.captured(profile).at(one.sizes) for one in passes]
+    pairs = [Pair(number, one.sources, one.leaves) for number, one in enumerate(passes)]
+    return join([part_graph(part) for part in captured], pairs, events, name="step"), captured
+
+
+def make_step_plan(
+    passes: Sequence[Pass],
+    events: Sequence[Event],
+    options: Options,
+    allowance_of: Callable[[Graph], Allowance],
+    profile: Profiler,
+    others: Sequence[Plan] = (),
+) -> StepPlan:
+    """Plan a round.
+
+    Args:
+        allowance_of: from the graph of the step to what it can have of the budget.
+        others: plans of the same round at other sizes.
+
+    Raises:
+        InfeasibleBudget: no schedule was found.
+    """
+    joined, captured = joined_graph(passes, events, profile)
+    device, graphs = captured[0].device, len({one.part for one in passes})
+    plan = make_plan(joined.graph, options, allowance_of(joined.graph), Plan, others, device=device, num_graphs=graphs)
+    return StepPlan(plan, passes, events, joined, captured)
