@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -68,23 +66,6 @@ class Captured:
     sticky: set[fx.Node]
     device: torch.device
     resident: int
-    inputs: list[Any] = field(default_factory=list)
-    output_values: tuple[Any, ...] = ()
-    output_tangents: tuple[Any, ...] = ()
-    input_positions: list[int] = field(default_factory=list)
-
-    @property
-    def sizes(self):
-        return self
-
-    def bind(self, arguments):
-        return ()
-
-    def at(self, sizes):
-        return self
-
-    def input_tensors(self, arguments):
-        return [arguments[i] for i in self.input_positions]
 
 
 def tensors_of(node: fx.Node) -> list[torch.Tensor]:
@@ -215,39 +196,7 @@ class _JointReader:
         states = sum(
             RNG_STATE_BYTES for part, op in zip(self.parts, ops, strict=True) if self._saves_state(part.node, op.recomputable)
         )
-        inputs, positions, seen = [], [], {}
-        placeholders = [n for n in self.module.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
-        views = {}
-        for n in self.module.graph.nodes:
-            for t in tensors_of(n):
-                views.setdefault(_storage(t), []).append(n)
-        op_of = {part.node: i for i, part in enumerate(self.parts) if part.node is not None}
-        for pos, n in enumerate(placeholders):
-            ts = tensors_of(n)
-            if not ts:
-                continue
-            st = _storage(ts[0])
-            g = self.gradients[pos] if pos < len(self.gradients) else None
-            gv = self.value_of.get(g) if isinstance(g, fx.Node) else None
-            if st in seen:
-                continue
-            seen[st] = 1
-            readers = sorted({op_of[u] for v in views[st] for u in v.users if u in op_of})
-            inputs.append(SimpleNamespace(size=self.fixed[st], readers=tuple(readers), gradient=gv))
-            positions.append(pos)
-        outs = tuple(self.value_of.get(n) if isinstance(n, fx.Node) else None for n in self.outputs)
-        tans = [self.value_of.get(t) for t in self.tangents]
-        ts = list(self.tangents)
-        tmap = {}
-        for t in ts:
-            d = t.meta.get("desc")
-            o = getattr(getattr(d, "output", None), "idx", None)
-            tmap[o] = self.value_of.get(t)
-        (outn,) = self.module.graph.find_nodes(op="output")
-        from torch.utils._pytree import tree_leaves
-        descs = tree_leaves(outn.meta.get("desc"))[: len(self.outputs)]
-        otans = tuple(tmap.get(getattr(d, "idx", "x")) if type(d).__name__ == "PlainAOTOutput" else None for d in descs)
-        result = Captured(
+        return Captured(
             graph=Graph(ops, values, sum(self.fixed.values()) + states, name),
             module=self.module,
             nodes=[part.node for part in self.parts],
@@ -261,8 +210,6 @@ class _JointReader:
             device=self.device,
             resident=self.resident,
         )
-        result.inputs, result.input_positions, result.output_values, result.output_tangents = inputs, positions, outs, otans
-        return result
 
     # --- nodes, one by one ---
 
