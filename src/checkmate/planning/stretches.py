@@ -1,0 +1,145 @@
+"""A schedule of a round's graph cut into schedules of its pairs.
+
+A part can compute its ops only while one of its own passes runs: in the *stretch* of the schedule that is its event's. A schedule
+of the whole may compute an op again in the stretch of another pair. Nothing reads it there, so it can wait until just before its
+first use, which lies in a stretch of its own pair. What it reads then lives longer and what it makes lives shorter: the schedule
+as it runs is simulated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import CheckmateError, Contradiction, InvalidSchedule
+from ..schedule import Compute, Step, simulate, steps_from_sequence
+from ..units import format_bytes
+from .step_graph import PartGraph, StepGraph
+
+
+def cut(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> list[list[Step]]:
+    """For each pair a schedule of its part's graph: its forward stretch, the op between the passes, its backward stretch.
+
+    A pair whose backward pass does not come in the round gets one all the same, which computes again whatever it can.
+
+    Args:
+        limit: bytes that the round may take, if that is more than the peak of the schedule.
+
+    Raises:
+        CheckmateError: as `as_run`.
+    """
+    if step.alone:
+        return [list(steps)]
+    sequence = _sequence(as_run(step, steps, limit))
+    stretches: list[list[int]] = [[] for _ in step.events]
+    for op, time in zip(sequence, _times(step, sequence), strict=True):
+        local = step.local[op]
+        if local is not None:
+            if step.events[time // 2].pair != step.pair_of(op) or time % 2:
+                raise Contradiction(f"op {step.graph.ops[op].name!r} is computed while another part runs")
+            stretches[time // 2].append(local)
+    forward = {event.pair: number for number, event in enumerate(step.events) if not event.backward}
+    backward = {event.pair: number for number, event in enumerate(step.events) if event.backward}
+    result = []
+    for number, pair in enumerate(step.pairs):
+        part = step.parts[pair.part]
+        whole = list(stretches[forward[number]])
+        if part.between is not None:
+            late = stretches[backward[number]] if number in backward else [*part.across[1], *part.backward_ops]
+            whole += [part.between, *late]
+        result.append(_local_steps(part, whole))
+    return result
+
+
+def as_run(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> list[Step]:
+    """The schedule of the round as its parts can run it: each recomputation waits for a stretch of its own pair.
+
+    Raises:
+        CheckmateError: the events do not come in their order, or the schedule takes more this way than its own peak and `limit`.
+    """
+    if step.alone:
+        return list(steps)
+    sequence = _sequence(steps)
+    _check_order(step, sequence)
+    result = steps_from_sequence(step.graph, _delayed(step, sequence))
+    allowed, peak = max(limit, simulate(step.graph, steps).peak), simulate(step.graph, result).peak
+    if peak > allowed:
+        raise CheckmateError(
+            f"the schedule computes values again before the part runs that needs them; there, it takes {format_bytes(peak)} "
+            f"({peak} bytes), {peak - allowed} more than it may: plan with so many bytes less"
+        )
+    return result
+
+
+def bytes_before(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> tuple[int, ...]:
+    """For each event the bytes of the round that are live when it begins, fixed memory included."""
+    run = as_run(step, steps, limit)
+    trace = simulate(step.graph, run)
+    places = [number for number, one in enumerate(run) if isinstance(one, Compute)]
+    times = _times(step, _sequence(run))
+    found = []
+    for event in range(len(step.events)):
+        place = next((place for place, time in zip(places, times, strict=True) if time >= 2 * event), len(run))
+        found.append(trace.memory[place - 1] if place else step.graph.fixed_memory)
+    return tuple(found)
+
+
+def _sequence(steps: Sequence[Step]) -> list[int]:
+    return [one.op for one in steps if isinstance(one, Compute)]
+
+
+def _check_order(step: StepGraph, sequence: Sequence[int]) -> None:
+    times = [step.times[op] for op in dict.fromkeys(sequence)]
+    if times != sorted(times):
+        raise CheckmateError(f"a schedule of {step.graph.name!r} takes its events in another order: plan it with order='given'")
+
+
+def _first_places(sequence: Sequence[int]) -> set[int]:
+    """Where in the sequence each op is computed for the first time."""
+    first: dict[int, int] = {}
+    for place, op in enumerate(sequence):
+        first.setdefault(op, place)
+    return set(first.values())
+
+
+def _times(step: StepGraph, sequence: Sequence[int]) -> list[int]:
+    """When each computation takes place: a recomputation belongs to the first computation that comes next."""
+    first = _first_places(sequence)
+    times = [0] * len(sequence)
+    upcoming = max(step.times, default=0)
+    for place in range(len(sequence) - 1, -1, -1):
+        if place in first:
+            upcoming = step.times[sequence[place]]
+        times[place] = upcoming
+    return times
+
+
+def _delayed(step: StepGraph, sequence: Sequence[int]) -> list[int]:
+    """The sequence with recomputations moved out of the stretches of other pairs, to just before their first use.
+
+    A recomputation that nothing reads before the next one is left out.
+    """
+    times, first, ops = _times(step, sequence), _first_places(sequence), step.graph.ops
+    result = list(sequence)
+    # From the end: what reads a recomputation is in its final place.
+    for position in range(len(result) - 1, -1, -1):
+        if position in first:
+            continue
+        op = result.pop(position)
+        made = set(ops[op].outputs)
+        for place in range(position, len(result)):
+            if result[place] == op:
+                break
+            if not made.isdisjoint(ops[result[place]].inputs):
+                own = step.events[times[position] // 2].pair == step.pair_of(op) and times[position] % 2 == 0
+                result.insert(position if own else place, op)
+                break
+    return result
+
+
+def _local_steps(part: PartGraph, sequence: Sequence[int]) -> list[Step]:
+    try:
+        steps = steps_from_sequence(part.graph, sequence)
+        simulate(part.graph, steps)
+    except InvalidSchedule as error:
+        raise Contradiction(f"the schedule of a round leaves a part with one that cannot run ({error})") from None
+    return steps

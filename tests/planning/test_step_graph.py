@@ -1,0 +1,261 @@
+"""Parts of a round joined into one graph, and its schedules cut back into schedules of the parts."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import checkmate
+from checkmate import Compute, Graph, InfeasibleBudget, Op, Value, simulate
+from checkmate.planning.step_graph import Event, Link, Pair, PartGraph, PartInput, StepGraph, join
+from checkmate.planning.stretches import as_run, bytes_before, cut
+from checkmate.schedule import steps_from_sequence
+from planning.rounds import Machine, Round, random_round
+from support import random_sequence, reference_trace
+
+EVERYTHING = 2**52
+seeds = st.integers(0, 2**32 - 1)
+
+
+def joined(made: Round) -> StepGraph:
+    return join(made.parts, made.pairs, made.events)
+
+
+def layer(hidden: int = 10, *, weight: int = 4, inner: int = 30) -> PartGraph:
+    """Two ops and back: x -> inner -> y. The way back needs the inner value, which can be computed again from x."""
+    ops = [
+        Op("up", 1.0, (), (0,)),
+        Op("down", 1.0, (0,), (1,), recomputable=False),
+        Op("between", 0.0, (1,), (2,), 2 * hidden, recomputable=False, phase="loss"),
+        Op("down back", 2.0, (2, 0), (3,), phase="backward"),
+        Op("up back", 2.0, (3,), (4, 5), phase="backward"),
+    ]
+    values = [
+        Value("inner", inner),
+        Value("y", hidden, keep=True),
+        Value("dy", hidden),
+        Value("dinner", inner),
+        Value("dx", hidden, keep=True),
+        Value("dw", weight, keep=True),
+    ]
+    inputs = (PartInput(hidden, (0,), 4), PartInput(weight, (0, 4), 5))
+    return PartGraph(Graph(ops, values, hidden + weight, "layer"), 2, inputs, (1,), (2,))
+
+
+def chain(count: int, **sizes: int) -> Round:
+    """A layer run `count` times, each on the output of the one before, and all the way back."""
+    pairs = [Pair(0, (Link(i - 1, 1) if i else "x", f"w{i}"), frozenset([1])) for i in range(count)]
+    events = [Event(i) for i in range(count)] + [Event(i, True) for i in reversed(range(count))]
+    return Round([layer(**sizes)], pairs, events)
+
+
+# --- joined graphs ---
+
+
+def test_a_single_pair_is_its_part() -> None:
+    part = layer()
+    step = join([part], [Pair(0, ("x", "w"))], [Event(0), Event(0, True)])
+    assert step.graph is part.graph
+    steps = steps_from_sequence(part.graph, [0, 1, 2, 0, 3, 4])
+    assert cut(step, steps) == [steps]
+    assert as_run(step, steps) == steps
+    assert bytes_before(step, steps) == (14, 14 + 10 + 10)  # y and its gradient
+
+
+def test_a_chain_has_the_ops_of_its_parts_and_what_the_script_does() -> None:
+    step = joined(chain(2))
+    graph = step.graph
+    assert [op.name for op in graph.ops] == [
+        *("0.up", "0.down", "1.up", "1.down", "script after event 1", "1.down back", "1.up back"),
+        *("0.down back", "0.up back", "script after event 3"),
+    ]
+    assert graph.fixed_memory == 10 + 4 + 4
+    names = {value.name: number for number, value in enumerate(graph.values)}
+    by_name = {op.name: op for op in graph.ops}
+    # The script holds the boundary value and the last output when the way back begins.
+    assert by_name["script after event 1"].inputs == (names["1.y"], names["0.y"])
+    assert by_name["script after event 1"].outputs == (names["1.dy"],)
+    assert by_name["script after event 1"].workspace == 20
+    # The gradient of the boundary value is the one that the second layer makes.
+    assert "0.dy" not in names
+    assert by_name["0.down back"].inputs == (names["1.dx"], names["0.inner"])
+    assert {value.name for value in graph.values if value.keep} == {"1.y", "0.dw", "1.dw"}
+    assert not by_name["0.down"].recomputable and not by_name["1.up back"].recomputable
+    assert by_name["1.up"].recomputable and by_name["1.down back"].recomputable
+
+
+def test_gradients_that_meet_are_added_up_and_the_first_sum_is_a_new_value() -> None:
+    """Three layers read the output of the first."""
+    pairs = [Pair(0, (Link(0, 1) if i else "x", f"w{i}"), frozenset([1])) for i in range(4)]
+    events = [Event(i) for i in range(4)] + [Event(i, True) for i in reversed(range(4))]
+    graph = join([layer()], pairs, events).graph
+    names = {value.name: number for number, value in enumerate(graph.values)}
+    by_name = {op.name: op for op in graph.ops}
+    total = names["gradient of 0.y"]
+    assert by_name["script after event 5"].inputs[:2] == (names["2.dx"], names["3.dx"])
+    assert total in by_name["script after event 5"].outputs
+    assert by_name["script after event 6"].inputs == (names["1.dx"], total)
+    assert by_name["script after event 6"].outputs == ()
+    assert by_name["0.down back"].inputs[0] == total
+
+
+def test_the_gradient_of_a_leaf_used_twice_is_added_to_the_first() -> None:
+    pairs = [Pair(0, (Link(0, 1) if i else "x", "tied"), frozenset([1])) for i in range(2)]
+    graph = join([layer()], pairs, [Event(0), Event(1), Event(1, True), Event(0, True)]).graph
+    names = {value.name: number for number, value in enumerate(graph.values)}
+    assert graph.fixed_memory == 10 + 4  # x, and the weight once
+    assert graph.values[names["1.dw"]].keep and not graph.values[names["0.dw"]].keep
+    assert names["0.dw"] in graph.ops[-1].inputs
+
+
+def test_a_gradient_of_another_size_becomes_the_tangent_in_the_script() -> None:
+    """A gradient may be a small tensor that is expanded, or lie in a storage that holds more."""
+    small = layer()
+    values = [replace(value, size=1) if value.name == "dx" else value for value in small.graph.values]
+    small = replace(small, graph=Graph(small.graph.ops, values, small.graph.fixed_memory, "small"))
+    made = chain(2)
+    graph = join([layer(), small], [made.pairs[0], replace(made.pairs[1], part=1)], made.events).graph
+    names = {value.name: number for number, value in enumerate(graph.values)}
+    (gap,) = (op for op in graph.ops if op.name == "script after event 2")
+    assert (gap.inputs, gap.outputs, gap.workspace) == ((names["1.dx"],), (names["0.dy"],), 0)
+
+
+def test_a_pass_whose_backward_never_comes_holds_what_cannot_be_had_again() -> None:
+    ops = [op if op.name != "up" else replace(op, recomputable=False) for op in layer().graph.ops]
+    pinned = replace(layer(), graph=Graph(ops, layer().graph.values, 14, "pinned"))
+    for part, held in ((layer(), set()), (pinned, {"0.inner"})):
+        pairs = [Pair(0, ("x", "w")), Pair(1, (Link(0, 1), "v"), frozenset([1]))]
+        step = join([part, layer()], pairs, [Event(0), Event(1), Event(1, True)])
+        assert {value.name for value in step.graph.values if value.keep} == {"1.y", "1.dw"} | held
+        steps = steps_from_sequence(step.graph, range(step.graph.num_ops))
+        first, second = cut(step, steps)
+        assert [s.op for s in first if isinstance(s, Compute)] == ([0, 1, 2, 3, 4] if held else [0, 1, 2, 0, 3, 4])
+        assert [s.op for s in second if isinstance(s, Compute)] == [0, 1, 2, 3, 4]
+
+
+def test_a_part_without_a_backward_pass() -> None:
+    ops, values = layer().graph.ops[:2], layer().graph.values[:2]
+    teacher = PartGraph(Graph(ops, values, 14, "teacher"), None, layer().inputs[:0], (1,))
+    alone = join([teacher], [Pair(0, ())], [Event(0)])
+    assert alone.graph is teacher.graph
+    step = join(
+        [teacher, layer()], [Pair(0, ()), Pair(1, (Link(0, 1), "w"), frozenset([1]))], [Event(0), Event(1), Event(1, True)]
+    )
+    assert not step.graph.values[1].keep
+    steps = steps_from_sequence(step.graph, range(step.graph.num_ops))
+    assert [s for s in cut(step, steps)[0] if isinstance(s, Compute)] == [Compute(0), Compute(1)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(seeds)
+def test_a_round_is_a_graph_with_everything_once(seed: int) -> None:
+    rng = random.Random(seed)
+    made = random_round(rng)
+    step = joined(made)
+    part_of = [made.parts[pair.part] for pair in made.pairs]
+    expected = [
+        (event.pair, op)
+        for event in made.events
+        for op in (part_of[event.pair].backward_ops if event.backward else part_of[event.pair].forward_ops)
+    ]
+    ops = range(step.graph.num_ops)
+    assert [(step.pair_of(op), step.local[op]) for op in ops if step.local[op] is not None] == expected
+    assert list(step.times) == sorted(step.times)
+    if not step.alone:
+        storages: dict[object, int] = {}
+        for pair, part in zip(made.pairs, part_of, strict=True):
+            for bound, source in zip(part.inputs, pair.sources, strict=True):
+                if not isinstance(source, Link):
+                    storages[source] = max(bound.size, storages.get(source, 0))
+        beside = sum(part.graph.fixed_memory - sum(bound.size for bound in part.inputs) for part in part_of)
+        assert step.graph.fixed_memory == beside + sum(storages.values())
+    once = random_sequence(rng, step.graph, 0)
+    assert once == list(ops)  # in their order, ops have what they read
+    assert simulate(step.graph, steps_from_sequence(step.graph, once)).peak == step.graph.no_recompute_peak
+
+
+# --- cutting ---
+
+
+def run_and_compare(made: Round, step: StepGraph, steps: list[checkmate.schedule.Step], limit: int) -> tuple[int, int]:
+    """Peaks of the machine that runs the parts one by one, and of the round's schedule."""
+    run, local = as_run(step, steps, limit), cut(step, steps, limit)
+    whole = simulate(step.graph, run)
+    assert whole.peak <= max(limit, simulate(step.graph, steps).peak)
+    cost = 0.0
+    for pair, own in zip(made.pairs, local, strict=True):
+        found = reference_trace(made.parts[pair.part].graph, own)
+        assert found is not None
+        cost += found[0]
+    if {event.pair for event in made.events if event.backward} == {
+        n for n, p in enumerate(made.pairs) if made.parts[p.part].between
+    }:
+        assert cost == whole.cost
+    assert whole.cost <= simulate(step.graph, steps).cost
+    machine = Machine(made, local)
+    peak = machine.run()
+    assert peak <= whole.peak
+    assert all(live <= said for live, said in zip(machine.before, bytes_before(step, steps, limit), strict=True))
+    return peak, whole.peak
+
+
+@settings(max_examples=200, deadline=None)
+@given(seeds)
+def test_parts_that_run_by_their_own_schedules_keep_to_the_peak_of_the_round(seed: int) -> None:
+    rng = random.Random(seed)
+    made = random_round(rng)
+    step = joined(made)
+    for repeats in (0.0, 0.3, 0.6):
+        steps = steps_from_sequence(step.graph, random_sequence(rng, step.graph, repeats))
+        run_and_compare(made, step, steps, EVERYTHING)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_solved_rounds_keep_to_their_budget(seed: int) -> None:
+    rng = random.Random(seed)
+    made = random_round(rng)
+    step = joined(made)
+    budget = (step.graph.min_working_set + 3 * step.graph.no_recompute_peak) // 4
+    try:
+        schedule = checkmate.solve(step.graph, budget, time_limit=5)
+    except InfeasibleBudget as error:
+        budget = error.smallest_found
+        schedule = checkmate.solve(step.graph, budget, time_limit=5)
+    peak, _ = run_and_compare(made, step, schedule.steps, budget)
+    assert peak <= budget
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_a_chain_takes_exactly_what_its_schedule_says(count: int) -> None:
+    made = chain(count)
+    step = joined(made)
+    plain = steps_from_sequence(step.graph, range(step.graph.num_ops))
+    peak, said = run_and_compare(made, step, plain, 0)
+    assert peak == said == step.graph.no_recompute_peak
+    if count > 1:
+        schedule = checkmate.solve(step.graph, step.graph.no_recompute_peak - 26, time_limit=5)
+        assert schedule.num_recomputations >= 1
+        peak, said = run_and_compare(made, step, schedule.steps, 0)
+        assert peak == said
+
+
+def test_a_recomputation_waits_for_its_own_part() -> None:
+    step = joined(chain(2))
+    # The first layer's inner value is computed again while the second layer's way back runs.
+    steps = steps_from_sequence(step.graph, [0, 1, 2, 3, 4, 5, 0, 6, 7, 8, 9])
+    sequence = [s.op for s in as_run(step, steps) if isinstance(s, Compute)]
+    assert sequence == [0, 1, 2, 3, 4, 5, 6, 0, 7, 8, 9]
+    first, second = cut(step, steps)
+    assert [s.op for s in first if isinstance(s, Compute)] == [0, 1, 2, 0, 3, 4]
+    assert [s.op for s in second if isinstance(s, Compute)] == [0, 1, 2, 3, 4]
+    assert bytes_before(step, steps)[3] == 10 + 4 + 4 + 10 + 4 + 10  # x, weights, 1.y, 1.dw, 1.dx; not the inner value
+
+
+def test_a_recomputation_that_nobody_reads_is_left_out() -> None:
+    step = joined(chain(2))
+    steps = steps_from_sequence(step.graph, [0, 1, 2, 0, 3, 4, 5, 0, 6, 0, 7, 0, 8, 9])
+    assert [s.op for s in as_run(step, steps) if isinstance(s, Compute)] == [0, 1, 2, 3, 4, 5, 6, 0, 7, 8, 9]
