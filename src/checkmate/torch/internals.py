@@ -5,7 +5,9 @@ Checked against torch 2.11 to 2.13.
 
 from __future__ import annotations
 
+import gc
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -22,8 +24,11 @@ from torch._dynamo import convert_frame
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch.fx import _symbolic_trace
 from torch.fx.graph import _BoxedCodeGen
+from torch.optim.optimizer import _default_to_fused_or_foreach
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 Boxed = Callable[[list[Any]], Any]
@@ -193,3 +198,38 @@ def forward_outputs(module: fx.GraphModule, count: int) -> tuple[list[Any], list
 def forget_version_check(node: fx.Node) -> None:
     """Treat a saved tensor like any other: AOT autograd wants the ones saved without a version check last."""
     node.meta.pop("saved_tensor_with_no_vc_check", None)
+
+
+def no_modes() -> AbstractContextManager[Any]:
+    """Switch off the dispatch modes that are active in this thread, such as those of a trace."""
+    return _disable_current_modes()
+
+
+def takes_lists_of_tensors(parameters: Sequence[torch.Tensor], differentiable: bool) -> bool:
+    """Whether an optimizer of these parameters works on all of them at once, if the user does not say."""
+    return _default_to_fused_or_foreach(list(parameters), differentiable, use_fused=False)[1]
+
+
+def sharded_parameters() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(parameter that the model computes with, shard of it that is trained) of modules under `fully_shard`, if there are any."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    for module in instances(fsdp.FSDPModule) if hasattr(fsdp, "FSDPModule") else ():
+        state = module._get_fsdp_state()
+        groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+        for parameter in (p for group in groups if group is not None for p in group.fsdp_params):
+            shard = parameter.sharded_param
+            yield getattr(parameter, "_unsharded_param", shard), shard
+
+
+def instances(*kinds: type) -> Iterator[Any]:
+    """Every living object of these classes and theirs below.
+
+    An object refers to its class: asking who refers to it finds the objects without touching any other, which may belong to
+    threads that are just making them.
+    """
+    classes = list(kinds)
+    for kind in classes:  # it grows
+        found: list[type] = type.__subclasses__(kind)
+        classes += [below for below in found if below not in classes]
+    wanted = set(classes)
+    return (thing for thing in gc.get_referrers(*classes) if type(thing) in wanted)
