@@ -27,6 +27,7 @@ from .plan import Plan, automatic_budget, reserved_bytes
 from .profile import profile_nodes
 from .random import preserved_random_state
 from .sharing import Holdings, storages
+from .sizes import Number
 from .watch import FirstStep, report_excess, warn_shared, warn_twice
 
 #: How `plans` finds the graphs of a model compiled by `torch.compile`.
@@ -221,13 +222,13 @@ class _Step:
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         captured = read_joint_graph(joint, num_fwd_outputs, self._profile, between_workspace=self.between)
         plan = self._make_plan(captured)
-        forward, backward = emit(captured, plan.schedule.steps)
-        assert backward is not None
+        emitted = emit(captured, plan.schedule.steps)
+        assert emitted.backward is not None
         across = _bytes_across(captured, plan)
         self.first = FirstStep(plan, captured.resident, across)
-        return forward, backward
+        return emitted.forward, emitted.backward
 
-    def _profile(self, nodes: Sequence[fx.Node]) -> Mapping[fx.Node, OpCost]:
+    def _profile(self, nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:
         return profile_nodes(nodes, cost_model=self.session.options.cost_model)
 
     def _make_plan(self, captured: Captured) -> Plan:
@@ -314,7 +315,7 @@ class _Step:
         options = self.session.options
         (output,) = module.graph.find_nodes(op="output")
         count = len(output.args[0])
-        quick = read_joint_graph(module, count, lambda nodes: dict.fromkeys(nodes, FREE))
+        quick = read_joint_graph(module, count, lambda nodes, number: dict.fromkeys(nodes, FREE))
         if not options.is_relative:
             reserved = reserved_bytes(options, quick.device, quick.resident)
             budget = options.total(quick.graph.no_recompute_peak, lambda: self.session.automatic(quick.device)) - reserved
@@ -322,7 +323,7 @@ class _Step:
             if 2 * quick.graph.no_recompute_peak > budget:
                 captured = read_joint_graph(module, count, self._profile)
                 plan = self._make_plan(captured)
-                module, _ = emit(captured, plan.schedule.steps)
+                module = emit(captured, plan.schedule.steps).forward
         return boxed(module)
 
 
