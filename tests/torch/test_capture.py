@@ -15,6 +15,7 @@ from checkmate.errors import CheckmateError
 from checkmate.graph import Graph
 from checkmate.torch.capture import BETWEEN, RNG_STATE_BYTES, Captured, read_joint_graph
 from checkmate.torch.internals import trace_and_compile
+from checkmate.torch.sizes import Number
 
 aten = torch.ops.aten
 
@@ -25,7 +26,7 @@ class Fixed:
     workspace: int = 100
 
 
-def fixed(nodes: Sequence[fx.Node]) -> Mapping[fx.Node, Fixed]:
+def fixed(nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, Fixed]:
     return dict.fromkeys(nodes, Fixed())
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
 import checkmate
 import checkmate.torch
 from checkmate.schedule import Step, steps_from_sequence
 from checkmate.torch.capture import Captured
-from checkmate.torch.emit import emit
+from checkmate.torch.emit import Emitted, emit
 from checkmate.torch.internals import Boxed, boxed
 from checkmate.torch.watch import FirstStep
 from support import random_sequence
@@ -29,7 +29,7 @@ BACKEND = sys.modules["checkmate.torch.backend"]
 def test_any_schedule_gives_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     which, seen, calls = case(name), list[Captured](), list[list[Any]]()
 
-    def recorded(captured: Captured, steps: Sequence[Step]) -> tuple[fx.GraphModule, fx.GraphModule | None]:
+    def recorded(captured: Captured, steps: Sequence[Step]) -> Emitted:
         seen.append(captured)
         return emit(captured, steps)
 
@@ -46,7 +46,8 @@ def test_any_schedule_gives_the_same_numbers(name: str, monkeypatch: pytest.Monk
     before = [argument.detach().clone() for argument in given]
 
     def numbers(sequence: Sequence[int]) -> list[Tensor]:
-        forward, backward = emit(captured, steps_from_sequence(captured.graph, sequence))
+        emitted = emit(captured, steps_from_sequence(captured.graph, sequence))
+        forward, backward = emitted.forward, emitted.backward
         assert backward is not None
         for part in (forward, backward):  # otherwise the generated code can overwrite one input with another
             assert all(node.target == node.name for node in part.graph.find_nodes(op="placeholder"))

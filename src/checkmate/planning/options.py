@@ -60,6 +60,11 @@ class Options:
         """The budget is a percentage of each graph's plain peak."""
         return isinstance(self.budget, str) and self.budget.strip().endswith("%")
 
+    @property
+    def is_absolute(self) -> bool:
+        """The budget is a number of bytes."""
+        return self.budget != "auto" and not self.is_relative
+
     def total(self, plain_peak: int, automatic: Callable[[], int]) -> int:
         """The budget in bytes, everything included.
 

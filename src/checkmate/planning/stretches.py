@@ -70,6 +70,13 @@ def as_run(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> list[Step]
     return result
 
 
+def peak_as_run(step: StepGraph, steps: Sequence[Step]) -> int:
+    """Bytes that a schedule takes at its peak when its parts run it, fixed memory included."""
+    if step.alone:
+        return simulate(step.graph, steps).peak
+    return simulate(step.graph, steps_from_sequence(step.graph, _delayed(step, _sequence(steps)))).peak
+
+
 def bytes_before(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> tuple[int, ...]:
     """For each event the bytes of the round that are live when it begins, fixed memory included."""
     run = as_run(step, steps, limit)

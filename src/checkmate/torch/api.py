@@ -128,7 +128,7 @@ def capture(
 
     def partition(joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **unused: Any) -> Any:
         captured = read_joint_graph(
-            joint, num_fwd_outputs, partial(profile_nodes, cost_model=cost_model), name=type(model).__name__
+            joint, num_fwd_outputs, lambda nodes, number: profile_nodes(nodes, cost_model), name=type(model).__name__
         )
         raise _Done(captured.graph)
 

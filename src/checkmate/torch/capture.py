@@ -2,43 +2,67 @@
 
 An op is one FX node that computes something; its `getitem`s belong to it. A value is a storage that an op allocates.
 Views are neither: they cost nothing, are made again wherever they are needed, and a reader of a view reads its storage.
+Nor are numbers that follow from the sizes of the inputs.
 
 The step is the forward ops, then one op that stands for what the user's script does between the forward and the
 backward pass (a loss outside the compiled function), then the backward ops. Ops that only the backward pass needs are
 backward ops even if they do not depend on a gradient (zeros to scatter into), so that they are not kept across.
+
+A graph traced with symbolic sizes is read once. Its bytes and costs are then those of given sizes, see `Captured.at`.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
 
-from ..errors import CheckmateError
 from ..graph import Graph, Op, Value
 from ..planning import OpCost
-from .internals import forward_outputs, is_tangent
+from .internals import forward_outputs, is_tangent, tangents_of_outputs
 from .measure import same_device
+from .nodes import has_side_effects, is_batch_norm, is_random, split_passes, tensors_of, unpin_overwritten
 from .random import RANDOM_DEVICES
+from .sizes import Bindings, Number, Scalars, Sizes, storage_bytes, storage_key
 
-aten = torch.ops.aten
 #: Name of the op between the two passes.
 BETWEEN = "between forward and backward"
-_COLLECTIVES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "c10d")
 #: Bytes that a saved state of the random number generator takes (it lives on the CPU, whatever the device).
 RNG_STATE_BYTES = 5056
 #: CUDA memory comes in blocks of 512 bytes.
 _CUDA_BLOCK = 512
 
-Profiler = Callable[[Sequence[fx.Node]], Mapping[fx.Node, OpCost]]
+#: Cost and workspace of nodes, where sizes are what the second argument says.
+Profiler = Callable[[Sequence[fx.Node], Number], Mapping[fx.Node, OpCost]]
 
 
-@dataclass
+@dataclass(frozen=True)
+class Input:
+    """A tensor that the caller hands to the forward pass: a parameter, a buffer, an input.
+
+    Attributes:
+        nodes: its placeholders; several if they are views of one storage.
+        size: bytes of the storage on the device of the budget.
+        readers: ids of the ops that read it, through views too.
+        overwritten: the forward pass changes its content.
+        gradient: the value that holds its gradient; None if it has none.
+    """
+
+    nodes: tuple[fx.Node, ...]
+    size: int
+    readers: tuple[int, ...]
+    overwritten: bool
+    gradient: int | None
+
+
+@dataclass(frozen=True)
 class Captured:
-    """A graph and the FX nodes behind it.
+    """A graph and the FX nodes behind it, at given sizes.
 
     Attributes:
         graph: what is scheduled.
@@ -48,10 +72,16 @@ class Captured:
         value: for each node with a tensor that an op allocated, the value it reads (views included).
         holders: the inverse of `value`.
         bases: for each value the node that holds all of it.
-        outputs: of the forward pass, in order. gradients: outputs of the backward pass, in order; None where there is none.
+        inputs: tensors that the caller hands over, in the order of their placeholders.
+        outputs: of the forward pass, in order; a plain number where it is one, None where there is nothing.
+        returned: for each output the value that it lies in; None for inputs that are returned, numbers, and nothing.
+        tangents: for each output the value of its gradient; None where it has none.
+        gradients: outputs of the backward pass, one for each placeholder of the forward pass; None where there is none.
         sticky: nodes whose first computation is the one that counts (new running statistics of batch norm).
         device: where the budget applies.
         resident: bytes of parameters, buffers and inputs.
+        sizes: the symbols of the trace. scalars: nodes that stand for numbers which follow from them.
+        bindings: what the symbols are here. costs: of the nodes.
     """
 
     graph: Graph
@@ -61,52 +91,29 @@ class Captured:
     value: dict[fx.Node, int]
     holders: list[list[fx.Node]]
     bases: list[fx.Node]
-    outputs: list[fx.Node | None]
+    inputs: list[Input]
+    outputs: list[Any]
+    returned: list[int | None]
+    tangents: list[int | None]
     gradients: list[fx.Node | None]
     sticky: set[fx.Node]
     device: torch.device
     resident: int
+    sizes: Sizes
+    scalars: Scalars
+    bindings: Bindings
+    costs: Mapping[fx.Node, OpCost]
+    _reader: _JointReader
 
+    def at(self, bindings: Bindings, costs_of: Captured | None = None) -> Captured:
+        """The same ops and values at other sizes.
 
-def tensors_of(node: fx.Node) -> list[torch.Tensor]:
-    """The (fake) tensors that a node yields, those inside tuples included."""
-    found: list[torch.Tensor] = []
-    stack = [node.meta.get("val")]
-    while stack:
-        item = stack.pop(0)
-        if isinstance(item, torch.Tensor):
-            found.append(item)
-        elif isinstance(item, (list, tuple)):
-            stack = list(item) + stack
-    return found
-
-
-def is_batch_norm(node: fx.Node) -> bool:
-    """Training-mode batch norm that yields new running statistics: recomputed without them."""
-    return node.target is aten._native_batch_norm_legit_functional.default and bool(node.args[5])
-
-
-def is_random(node: fx.Node) -> bool:
-    """The op draws random numbers."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
-        return False
-    for position, argument in enumerate(target._schema.arguments):
-        if argument.name == "dropout_p":  # attention is tagged as random whether it drops anything or not
-            given = node.args[position] if position < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-            return bool(given != 0.0)
-    return True
-
-
-def _has_side_effects(node: fx.Node) -> bool:
-    target = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return target._schema.is_mutable or target.namespace in _COLLECTIVES or (node.is_impure() and not is_random(node))
-    return node.is_impure() or "effect" in str(target)
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # the identity of a storage; every fake tensor is kept alive by its node
+        Args:
+            bindings: from `sizes.bind`.
+            costs_of: take costs and workspaces from there instead of finding them for these sizes. Those of larger sizes are
+                safe: ops need no more workspace when there is less to do.
+        """
+        return self._reader.captured(bindings, None if costs_of is None else costs_of.costs)
 
 
 def _main_device(module: fx.GraphModule) -> torch.device:
@@ -123,25 +130,28 @@ def read_joint_graph(
     *,
     between_workspace: int | None = None,
     name: str = "graph",
+    bindings: Bindings | None = None,
 ) -> Captured:
     """Read a joint graph. It is cleaned in place: dead code goes, batch norm loses what would pin its running statistics.
 
     Args:
         module: the joint forward and backward graph of AOT autograd, with fake tensors in `node.meta["val"]`.
         num_forward_outputs: how many of its outputs are the forward's.
-        profile: cost and workspace of ops.
+        profile: cost and workspace of ops; asked again for other sizes.
         between_workspace: bytes that the user's script needs between the passes, beyond outputs and their gradients; None:
             an estimate, twice the bytes of the outputs with a gradient (what a cross entropy outside the graph takes).
         name: of the graph.
+        bindings: what its symbols are; by default what they were when it was traced.
 
     Raises:
         CheckmateError: a size depends on data, or a view of an overwritten input is read by the backward pass.
     """
     module.graph.eliminate_dead_code()
     _, _, overwritten, _ = forward_outputs(module, num_forward_outputs)
-    _unpin_overwritten(module, overwritten)
+    unpin_overwritten(module, overwritten)
     module.recompile()
-    return _JointReader(module, num_forward_outputs).read(profile, between_workspace, name)
+    reader = _JointReader(module, num_forward_outputs, profile, between_workspace, name)
+    return reader.captured(reader.sizes.hints if bindings is None else bindings)
 
 
 @dataclass(frozen=True)
@@ -157,71 +167,95 @@ class _Part:
 class _JointReader:
     """Goes through a clean joint graph once, in the order of execution, and notes ops, values and who holds which value."""
 
-    def __init__(self, module: fx.GraphModule, num_forward_outputs: int):
-        self.module = module
+    def __init__(
+        self, module: fx.GraphModule, num_forward_outputs: int, profile: Profiler, between_workspace: int | None, name: str
+    ):
+        self.module, self.profile, self.between_workspace, self.name = module, profile, between_workspace, name
         self.outputs, self.gradients, overwritten, self.is_update = forward_outputs(module, num_forward_outputs)
-        self.overwritten = {_storage(tensor) for node in overwritten for tensor in tensors_of(node)}
+        self.tangent_of = tangents_of_outputs(module, num_forward_outputs)
+        self.overwritten = {storage_key(tensor) for node in overwritten for tensor in tensors_of(node)}
         self.device = _main_device(module)
-        self.tangents = [node for node in module.graph.nodes if is_tangent(node)]
-        self.fixed: dict[int, int] = {}  # storages that live all the time: bytes
-        for node in module.graph.nodes:
-            if node.op in ("placeholder", "get_attr") and not is_tangent(node):
-                self.fixed.update((_storage(tensor), self._bytes(tensor)) for tensor in tensors_of(node))
-        self.resident = sum(self.fixed.values())
+        placeholders = module.graph.find_nodes(op="placeholder")
+        self.tangents = [node for node in placeholders if is_tangent(node)]
+        self.given = [node for node in placeholders if not is_tangent(node)]
+        self.sizes = Sizes([node.meta.get("val") for node in self.given])
+        self.scalars = Scalars(module, self.sizes)
+        self.fixed: dict[int, torch.Tensor] = {}  # storages that live all the time
+        for node in [*self.given, *module.graph.find_nodes(op="get_attr")]:
+            self.fixed.update((storage_key(tensor), tensor) for tensor in tensors_of(node))
+        self.num_resident = len(self.fixed)
+        self.readers: dict[int, dict[int, None]] = {}  # storages of inputs -> ops that read them
         self.parts: list[_Part] = []
-        self.values: list[Value] = []
+        self.made: list[torch.Tensor] = []  # for each value a tensor in its storage
         self.bases: list[fx.Node] = []
         self.holders: list[list[fx.Node]] = []
         self.value_of: dict[fx.Node, int] = {}
         self.owner: dict[int, int] = {}  # storages that ops make: values
         self.sticky: set[fx.Node] = set()
+        self.between: int | None = None
+        self._read()
+        self._returned = self._find_returned()
+        self._again = [part.node is not None and self._can_run_again(part.node, part.makes) for part in self.parts]
+        here = [tensor if same_device(tensor.device, self.device) else None for tensor in (*self.made, *self.fixed.values())]
+        self._bytes = self.sizes.function(0 if tensor is None else storage_bytes(tensor) for tensor in here)
 
-    def read(self, profile: Profiler, between_workspace: int | None, name: str) -> Captured:
-        """Ops, values and the nodes behind them."""
-        forward, backward = _split(self.module, self.outputs)
-        for node in forward:
-            self._visit(node, "forward")
-        between = None
-        if self.tangents:
-            between = len(self.parts)
-            self._add_between()
-        for node in backward:
-            self._visit(node, "backward")
-        if between_workspace is None:
-            between_workspace = self._estimate_between()
-        returned = self._returned()
-        kept = self._kept(returned)
-        values = [Value(value.name, value.size, keep=number in kept) for number, value in enumerate(self.values)]
-        ops = self._ops(profile, set(returned), between_workspace)
-        states = sum(
-            RNG_STATE_BYTES for part, op in zip(self.parts, ops, strict=True) if self._saves_state(part.node, op.recomputable)
-        )
+    def captured(self, bindings: Bindings, costs: Mapping[fx.Node, OpCost] | None = None) -> Captured:
+        """The graph where the symbols are these numbers."""
+        number = self.sizes.at(bindings)
+        if costs is None:
+            costs = self.profile([part.node for part in self.parts if part.node is not None], number)
+        sizes = [self._in_blocks(size) for size in self._bytes(bindings)]
+        fixed = dict(zip(self.fixed, sizes[len(self.made) :], strict=True))
+        kept = self._kept(number)
+        pairs = enumerate(zip(self.bases, sizes, strict=False))
+        values = [Value(base.name, size, keep=value in kept) for value, (base, size) in pairs]
+        states = RNG_STATE_BYTES * sum(map(self._saves_state, range(len(self.parts))))
         return Captured(
-            graph=Graph(ops, values, sum(self.fixed.values()) + states, name),
+            graph=Graph(self._ops(costs, number), values, sum(fixed.values()) + states, self.name),
             module=self.module,
             nodes=[part.node for part in self.parts],
-            between=between,
+            between=self.between,
             value=self.value_of,
             holders=self.holders,
             bases=self.bases,
-            outputs=[node if isinstance(node, fx.Node) else None for node in self.outputs],
+            inputs=self._inputs(fixed),
+            outputs=self.outputs,
+            returned=[self._value_behind(node) for node in self.outputs],
+            tangents=[self._value_behind(node) for node in self.tangent_of],
             gradients=[node if isinstance(node, fx.Node) else None for node in self.gradients],
             sticky=self.sticky,
             device=self.device,
-            resident=self.resident,
+            resident=sum(list(fixed.values())[: self.num_resident]),
+            sizes=self.sizes,
+            scalars=self.scalars,
+            bindings=bindings,
+            costs=costs,
+            _reader=self,
         )
 
     # --- nodes, one by one ---
 
+    def _read(self) -> None:
+        forward, backward = split_passes(self.module, self.outputs)
+        for node in forward:
+            self._visit(node, "forward")
+        if self.tangents:
+            self.between = len(self.parts)
+            self._add_between()
+        for node in backward:
+            self._visit(node, "backward")
+
     def _visit(self, node: fx.Node, phase: str) -> None:
-        """Take in the next node: a part of a tuple, a view, or an op."""
+        """Take in the next node: a number, a part of a tuple, a view, or an op."""
+        if node in self.scalars:
+            return
         made = tensors_of(node)
         if node.target is operator.getitem:
             if made and node not in self.value_of:
                 self._hold_as_view(node, made[0])
             return
-        fresh = {_storage(t): t for t in made if _storage(t) not in self.owner and _storage(t) not in self.fixed}
-        if made and not fresh and not _has_side_effects(node):
+        fresh = {storage_key(t): t for t in made if storage_key(t) not in self.owner and storage_key(t) not in self.fixed}
+        if made and not fresh and not has_side_effects(node):
             self._hold_as_view(node, made[0])
             return
         reads = self._values_of(node.all_input_nodes)
@@ -239,10 +273,10 @@ class _JointReader:
         makes = []
         items = {user: tensors_of(user) for user in node.users if user.target is operator.getitem}
         for storage, tensor in fresh.items():
-            users = [user for user, yielded in items.items() if [_storage(t) for t in yielded] == [storage]]
+            users = [user for user, yielded in items.items() if [storage_key(t) for t in yielded] == [storage]]
             if is_batch_norm(node) and users and all(user.args[1] in (3, 4) for user in users):
                 self.sticky.update(users)
-                self.fixed[storage] = self._bytes(tensor)
+                self.fixed[storage] = tensor
             elif users:
                 makes.append(self._new_value(users, tensor))
         return makes
@@ -255,8 +289,8 @@ class _JointReader:
 
     def _new_value(self, nodes: Sequence[fx.Node], tensor: torch.Tensor) -> int:
         """A value for the storage of `tensor`, held by these nodes, the first of which is its base."""
-        value = self.owner[_storage(tensor)] = len(self.values)
-        self.values.append(Value(nodes[0].name, self._bytes(tensor)))
+        value = self.owner[storage_key(tensor)] = len(self.made)
+        self.made.append(tensor)
         self.bases.append(nodes[0])
         self.holders.append([])
         for node in nodes:
@@ -269,133 +303,94 @@ class _JointReader:
 
     def _hold_as_view(self, node: fx.Node, tensor: torch.Tensor) -> None:
         """A view of something that an op made holds that value; a view of an input holds nothing."""
-        if _storage(tensor) in self.owner:
-            self._hold(node, self.owner[_storage(tensor)])
+        if storage_key(tensor) in self.owner:
+            self._hold(node, self.owner[storage_key(tensor)])
 
     def _values_of(self, nodes: Iterable[fx.Node]) -> tuple[int, ...]:
-        """The values behind these nodes, each once."""
-        storages = [_storage(tensor) for node in nodes for tensor in tensors_of(node)]
+        """The values behind what the next op reads, each once. That it reads inputs, too, is noted."""
+        storages = dict.fromkeys(storage_key(tensor) for node in nodes for tensor in tensors_of(node))
+        for storage in storages:
+            self.readers.setdefault(storage, {})[len(self.parts)] = None
         return tuple(dict.fromkeys(self.owner[storage] for storage in storages if storage in self.owner))
 
-    def _bytes(self, tensor: torch.Tensor) -> int:
-        """Bytes of the tensor's storage on the device that the budget is for."""
-        if not same_device(tensor.device, self.device):
-            return 0
-        size = tensor.untyped_storage().nbytes()
-        if not isinstance(size, int):
-            raise CheckmateError("a tensor of this graph has a size that depends on data: compile with dynamic=False")
-        return -(-size // _CUDA_BLOCK) * _CUDA_BLOCK if self.device.type == "cuda" else size
+    def _value_behind(self, node: object) -> int | None:
+        return self.value_of.get(node) if isinstance(node, fx.Node) else None
 
     # --- once all nodes are known ---
 
-    def _estimate_between(self) -> int:
-        tensors = [tensor for node in self.tangents for tensor in tensors_of(node) if tensor.numel() > 1]
-        return 2 * sum(tensor.untyped_storage().nbytes() for tensor in tensors)
-
-    def _returned(self) -> dict[int, bool]:
+    def _find_returned(self) -> dict[int, bool]:
         """Values that the forward pass returns: whether the caller holds them to the end.
 
         The new content of an input is copied into it right after the forward pass.
         """
         returned: dict[int, bool] = {}
         for output, update in zip(self.outputs, self.is_update, strict=True):
-            if isinstance(output, fx.Node) and output in self.value_of:
-                value = self.value_of[output]
+            value = self._value_behind(output)
+            if value is not None:
                 returned[value] = returned.get(value, False) or not (update and self.tangents)
         return returned
 
-    def _kept(self, returned: Mapping[int, bool]) -> set[int]:
-        """Values that are live to the end: what the caller gets, gradients, and the gradient of a scalar, which is the root of
-        the backward pass: autograd holds it to its end."""
-        kept = {value for value, to_the_end in returned.items() if to_the_end}
-        kept.update(self.value_of[node] for node in self.gradients if isinstance(node, fx.Node) and node in self.value_of)
-        scalars = [node for node in self.tangents if node in self.value_of and tensors_of(node)[0].numel() <= 1]
-        return kept.union(self.value_of[node] for node in scalars)
-
-    def _ops(self, profile: Profiler, returned: set[int], between_workspace: int) -> list[Op]:
-        costs = profile([part.node for part in self.parts if part.node is not None])
-        ops = []
-        for part in self.parts:
-            if part.node is None:
-                ops.append(Op(BETWEEN, 0.0, part.reads, part.makes, between_workspace, recomputable=False, phase=part.phase))
-                continue
-            cost = costs[part.node]
-            again = self._can_run_again(part.node) and returned.isdisjoint(part.makes)
-            # While random numbers are drawn again, the state to go back to is kept.
-            workspace = cost.workspace + (RNG_STATE_BYTES if self._saves_state(part.node, again) else 0)
-            ops.append(Op(part.node.name, cost.seconds, part.reads, part.makes, workspace, again, part.phase))
-        return ops
-
-    def _can_run_again(self, node: fx.Node) -> bool:
+    def _can_run_again(self, node: fx.Node, makes: Sequence[int]) -> bool:
         """It changes nothing but its outputs, and everything it reads and draws can be had a second time."""
-        if _has_side_effects(node) or (is_random(node) and self.device.type not in RANDOM_DEVICES):
+        if has_side_effects(node) or (is_random(node) and self.device.type not in RANDOM_DEVICES):
+            return False
+        # What the caller holds cannot be dropped, and what a sparse tensor is made of may be parts of other values.
+        if not self._returned.keys().isdisjoint(makes) or any(self.made[v].layout is not torch.strided for v in makes):
             return False
         # An input that the forward pass overwrites is another one afterwards; batch norm does not look at it the second time.
-        read = {_storage(tensor) for source in node.all_input_nodes for tensor in tensors_of(source)}
+        read = {storage_key(tensor) for source in node.all_input_nodes for tensor in tensors_of(source)}
         return is_batch_norm(node) or read.isdisjoint(self.overwritten)
 
-    def _saves_state(self, node: fx.Node | None, recomputable: bool) -> bool:
+    def _saves_state(self, op: int) -> bool:
         """The state of the random number generator is saved for this op, on the device of the budget."""
-        return node is not None and recomputable and is_random(node) and self.device.type == "cpu"
+        node = self.parts[op].node
+        return node is not None and self._again[op] and is_random(node) and self.device.type == "cpu"
+
+    # --- at given sizes ---
+
+    def _in_blocks(self, size: int) -> int:
+        """Bytes that the device takes for a storage."""
+        return -(-size // _CUDA_BLOCK) * _CUDA_BLOCK if self.device.type == "cuda" else size
+
+    def _estimate_between(self, number: Number) -> int:
+        tensors = [tensor for node in self.tangents for tensor in tensors_of(node) if _count(tensor, number) > 1]
+        return 2 * sum(int(number(storage_bytes(tensor))) for tensor in tensors)
+
+    def _kept(self, number: Number) -> set[int]:
+        """Values that are live to the end: what the caller gets, gradients, and the gradient of a scalar, which is the root of
+        the backward pass: autograd holds it to its end."""
+        kept = {value for value, to_the_end in self._returned.items() if to_the_end}
+        kept.update(value for node in self.gradients if (value := self._value_behind(node)) is not None)
+        scalars = [node for node in self.tangents if node in self.value_of and _count(tensors_of(node)[0], number) <= 1]
+        return kept.union(self.value_of[node] for node in scalars)
+
+    def _inputs(self, sizes: Mapping[int, int]) -> list[Input]:
+        """What the caller hands over. Gradients come in the order of the placeholders."""
+        gradients = dict(zip(self.given, self.gradients, strict=False))
+        behind: dict[int, list[fx.Node]] = {}
+        for node in self.given:
+            for tensor in tensors_of(node):
+                behind.setdefault(storage_key(tensor), []).append(node)
+        found = []
+        for storage, nodes in behind.items():
+            held = [value for node in nodes if (value := self._value_behind(gradients.get(node))) is not None]
+            readers = tuple(self.readers.get(storage, ()))
+            found.append(Input(tuple(nodes), sizes[storage], readers, storage in self.overwritten, held[0] if held else None))
+        return found
+
+    def _ops(self, costs: Mapping[fx.Node, OpCost], number: Number) -> list[Op]:
+        ops = []
+        for index, part in enumerate(self.parts):
+            if part.node is None:
+                workspace = self._estimate_between(number) if self.between_workspace is None else self.between_workspace
+                ops.append(Op(BETWEEN, 0.0, part.reads, part.makes, workspace, recomputable=False, phase=part.phase))
+                continue
+            cost = costs[part.node]
+            # While random numbers are drawn again, the state to go back to is kept.
+            workspace = cost.workspace + (RNG_STATE_BYTES if self._saves_state(index) else 0)
+            ops.append(Op(part.node.name, cost.seconds, part.reads, part.makes, workspace, self._again[index], part.phase))
+        return ops
 
 
-def _unpin_overwritten(module: fx.GraphModule, overwritten: Sequence[fx.Node]) -> None:
-    """Make sure that no op of the backward pass reads an input that the forward pass overwrites.
-
-    Batch norm's backward takes the running statistics but, in training mode, does not look at them. Anything else that
-    reads such an input in the backward pass gets a copy made in the forward pass.
-    """
-    for node in module.graph.nodes:
-        if node.target is aten.native_batch_norm_backward.default and node.args[7]:
-            node.args = (*node.args[:3], None, None, *node.args[5:])
-    depends = _depends_on_tangents(module)
-    for source in overwritten:
-        views = [source]
-        for view in views:  # grows while it is read: views of views
-            storages = {_storage(t) for t in tensors_of(view)}
-            views += [
-                u for u in view.users if u not in views and tensors_of(u) and {_storage(t) for t in tensors_of(u)} == storages
-            ]
-        late = [user for view in views for user in view.users if user in depends]
-        if late:
-            after = source
-            while after.next.op == "placeholder":
-                after = after.next
-            with module.graph.inserting_after(after):
-                copy = module.graph.call_function(aten.clone.default, (source,))
-            value = source.meta["val"]
-            copy.meta = {"val": value.new_empty_strided(value.shape, value.stride())}
-            for view in views:
-                if view is source:
-                    source.replace_all_uses_with(copy, delete_user_cb=lambda user: user in depends)
-                else:
-                    raise CheckmateError(
-                        f"a view of {source.name}, which the forward pass overwrites, is read by the backward pass"
-                    )
-
-
-def _depends_on_tangents(module: fx.GraphModule) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    for node in module.graph.nodes:
-        if node.op != "output" and (is_tangent(node) or any(n in found for n in node.all_input_nodes)):
-            found.add(node)
-    return found
-
-
-def _split(module: fx.GraphModule, outputs: Sequence[object]) -> tuple[list[fx.Node], list[fx.Node]]:
-    """Nodes of the forward pass (up to the last one that an output needs), then the others, each in the graph's order."""
-    needed: set[fx.Node] = set()
-    stack = [node for node in outputs if isinstance(node, fx.Node)]
-    while stack:
-        node = stack.pop()
-        if node not in needed:
-            needed.add(node)
-            stack.extend(node.all_input_nodes)
-    depends = _depends_on_tangents(module)
-    order = [node for node in module.graph.nodes if node.op == "call_function"]
-    last = max((index for index, node in enumerate(order) if node in needed), default=-1)
-    if not any(is_tangent(node) for node in module.graph.nodes):
-        last = len(order)
-    forward = [node for index, node in enumerate(order) if index <= last and node not in depends]
-    early = set(forward)
-    return forward, [node for node in order if node not in early]
+def _count(tensor: torch.Tensor, number: Number) -> int:
+    return math.prod(int(number(size)) for size in tensor.shape)

@@ -4,12 +4,16 @@ Every `Compute` of the schedule becomes a new copy of the op's FX node, reading 
 made again next to their readers, from the current copy of their base. A name is dropped after its last reader by the
 generated code, so a value is gone when the schedule says so. What the backward pass reads and the forward pass computed
 is an output of the forward function and an input of the backward function.
+
+Numbers that follow from the sizes of a call are worked out outside and handed over, each half's after its other inputs. So the
+same functions run at all sizes, and no tensor is kept alive for its shape.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -17,17 +21,39 @@ from torch import fx
 
 from ..errors import CheckmateError
 from ..schedule import Compute, Free, Step
-from .capture import RNG_STATE_BYTES, Captured, aten, is_batch_norm, is_random, tensors_of
+from .capture import RNG_STATE_BYTES, Captured
 from .internals import forget_version_check, is_tangent
+from .nodes import aten, is_batch_norm, is_random, tensors_of
 from .random import draw, draw_again, empty_state
+from .sizes import Bindings
 
 #: Training-mode batch norm without running statistics: the same numbers, and nothing to update.
 _BATCH_NORM_PLAIN = aten._native_batch_norm_legit.no_stats
 
 
-def emit(captured: Captured, steps: Sequence[Step]) -> tuple[fx.GraphModule, fx.GraphModule | None]:
-    """The two functions of a training step: forward (inputs -> outputs, then what the backward needs) and backward (what
-    the forward saved, then the gradients of the outputs -> gradients). Without a backward pass the second is None.
+#: The numbers that a function wants after its other inputs.
+Numbers = Callable[[Bindings], tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """The functions of a training step.
+
+    Attributes:
+        forward: inputs, then `forward_numbers` -> outputs, then what the backward needs.
+        backward: what the forward saved, the gradients of the outputs, then `backward_numbers` -> gradients. None without a
+            backward pass.
+        forward_numbers, backward_numbers: from the bindings of a call; nothing in a graph with fixed sizes.
+    """
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule | None
+    forward_numbers: Numbers
+    backward_numbers: Numbers
+
+
+def emit(captured: Captured, steps: Sequence[Step]) -> Emitted:
+    """The two functions of a training step, at all sizes.
 
     Args:
         steps: a valid schedule of `captured.graph`.
@@ -51,8 +77,19 @@ class _Pass:
 
     def __init__(self) -> None:
         self.graph = fx.Graph()
-        self.current: dict[fx.Node, fx.Node] = {}
+        self.current: dict[fx.Node, Any] = {}  # a plain number where the trace has one
         self.states: dict[int, fx.Node] = {}  # op -> saved state of the random number generator
+        self.numbers: dict[fx.Node, fx.Node] = {}  # node -> the last inputs, in order
+
+    def number(self, node: fx.Node) -> fx.Node:
+        """One more input at the end, for a number."""
+        inputs = self.graph.find_nodes(op="placeholder")
+        with self.graph.inserting_after(inputs[-1] if inputs else self.graph._root):
+            placeholder = self.graph.placeholder(node.name)
+        placeholder.target = placeholder.name  # see `_Emitter._save`
+        placeholder.meta = dict(node.meta)
+        self.numbers[node] = placeholder
+        return placeholder
 
 
 class _Emitter:
@@ -69,6 +106,7 @@ class _Emitter:
         self.forward = _Pass()
         self.backward: _Pass | None = None
         self.here = self.forward
+        self.scalars = captured.scalars
         self.first: dict[fx.Node, fx.Node] = {}  # the copies of sticky nodes that count
         self.returned: list[Any] = []  # what the forward returns, outputs first
         self.saved: dict[fx.Node, fx.Node] = {}  # copy in the forward -> placeholder in the backward
@@ -153,12 +191,15 @@ class _Emitter:
         self.here.states[op] = state
         return state
 
-    def get(self, node: fx.Node) -> fx.Node:
+    def get(self, node: fx.Node) -> Any:
         """The current copy of a node in the function under construction; views are made, saved values are brought over."""
         current = self.here.current
         if node in current:
             return current[node]
-        if node.op == "get_attr":
+        if node in self.scalars:
+            constant = self.scalars.constant(node)
+            current[node] = self.here.number(node) if constant is None else constant
+        elif node.op == "get_attr":
             current[node] = self._copy(node, self.here)
         elif node in self.captured.sticky:
             current[node] = self._save(self.first[node])
@@ -191,7 +232,9 @@ class _Emitter:
     def _crosses(self, node: fx.Node) -> bool:
         """A parameter, an input, or the base of a value that is still live at the end of the forward pass."""
         value = self.captured.value.get(node)
-        return node.op == "placeholder" or (value is not None and node is self.captured.bases[value])
+        if value is None:  # an input, or a number that an op has read from its data
+            return node.op == "placeholder" or (node in self.computed and not tensors_of(node))
+        return node is self.captured.bases[value]
 
     # --- from the forward to the backward ---
 
@@ -206,10 +249,10 @@ class _Emitter:
 
     def _return_outputs(self) -> None:
         for output in self.captured.outputs:
-            if output is None:
-                self.returned.append(None)
-            else:
+            if isinstance(output, fx.Node):
                 self.returned.append(self.first.get(output) or self.get(output))
+            else:
+                self.returned.append(output)
 
     def _save(self, copy: fx.Node) -> fx.Node:
         """Make a node of the forward function an input of the backward function."""
@@ -226,7 +269,7 @@ class _Emitter:
             self.saved[copy] = placeholder
         return self.saved[copy]
 
-    def finish(self) -> tuple[fx.GraphModule, fx.GraphModule | None]:
+    def finish(self) -> Emitted:
         """Close both functions."""
         module = self.captured.module
         if self.backward is None:
@@ -235,8 +278,12 @@ class _Emitter:
             gradients = tuple(None if node is None else self.get(node) for node in self.captured.gradients)
             self._close(self.backward, gradients)
         self._close(self.forward, (*self.returned, *self.saved))
-        forward = fx.GraphModule(module, self.forward.graph)
-        return forward, None if self.backward is None else fx.GraphModule(module, self.backward.graph)
+        return Emitted(
+            fx.GraphModule(module, self.forward.graph),
+            None if self.backward is None else fx.GraphModule(module, self.backward.graph),
+            self.scalars.function(list(self.forward.numbers)),
+            self.scalars.function(list(self.backward.numbers if self.backward is not None else ())),
+        )
 
     @staticmethod
     def _close(half: _Pass, returned: tuple[Any, ...]) -> None:

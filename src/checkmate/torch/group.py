@@ -20,14 +20,16 @@ from ..errors import InfeasibleBudget
 from ..graph import Graph
 from ..planning import Allowance, Margins, OpCost, Options, note_excess
 from ..planning.step_graph import Event
+from ..units import parse_bytes
 from .capture import Captured
 from .held import Held
 from .part import Part, Ticket
-from .plan import Plan, allocated_bytes, automatic_budget
+from .plan import allocated_bytes, automatic_budget
 from .profile import profile_nodes
 from .random import preserved_random_state
-from .rounds import Bindings, Order, Round, Run, largest
+from .rounds import Order, Round, Run, largest
 from .safe_plan import safe_halves
+from .sizes import Bindings, Number
 from .step_plan import Halves, Pass, StepPlan, make_step_plan, order_of, own_storages, passes_of
 from .watch import no_room, report_excess, warn
 
@@ -95,7 +97,7 @@ class Group:
         with self._lock:
             round = self._round()
             run = round.begin(part, sizes)
-            inputs = captured.input_tensors(arguments)
+            inputs = part.inputs_of(arguments)
             round.note_inputs(run, inputs)
             if not part.called:
                 self.held.watch(inputs)
@@ -109,7 +111,7 @@ class Group:
         results = self._run(round, run.event, run.halves.forward, given, arguments)
         count = part.num_outputs
         outputs = list(results[:count])
-        round.note_outputs(run, outputs, captured.output_values)
+        round.note_outputs(run, outputs, captured.returned)
         return outputs, run.leave(results[count:])
 
     def backward(self, ticket: Ticket, tangents: list[Any]) -> Sequence[Any]:
@@ -237,7 +239,12 @@ class Group:
         """The graphs read every parameter that the models train."""
         read = own_storages(passes)
         modules = [module for reference in self.modules if (module := reference()) is not None]
-        trained = [tensor for module in modules for tensor in module.parameters() if tensor.requires_grad and tensor.layout is torch.strided]
+        trained = [
+            tensor
+            for module in modules
+            for tensor in module.parameters()
+            if tensor.requires_grad and tensor.layout is torch.strided
+        ]
         return bool(modules) and read.issuperset(tensor.untyped_storage()._cdata for tensor in trained)
 
     def _fitting(self, passes: Sequence[Pass], events: Sequence[Event]) -> StepPlan | None:
@@ -318,8 +325,10 @@ class Group:
             self._automatic[device] = automatic_budget(device)
         return self._automatic[device]
 
-    def profile(self, nodes: Sequence[fx.Node]) -> Mapping[fx.Node, OpCost]:
-        return profile_nodes(nodes, cost_model=self.options.cost_model)
+    def profile(self, nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:
+        """Costs of ops; none is run that needs more than the budget by itself."""
+        limit = parse_bytes(self.options.budget) if self.options.is_absolute else None
+        return profile_nodes(nodes, self.options.cost_model, number=number, limit=limit)
 
     def _tell(self, what: str, message: str) -> None:
         if what not in self.warned:

@@ -95,6 +95,22 @@ class Held:
             total = _bytes(storages, device, own) + self._state(device, storages)
             return total + sum(buckets.held(wrapper, device) for wrapper, buckets in list(self._wrappers.items()))
 
+    def gradients(self, device: torch.device) -> int:
+        """Bytes of the gradients among what is held now."""
+        with self._lock:
+            known = self._known_tensors()
+            storages: _Storages = {}
+            _add(storages, [gradient for tensor in known if tensor.is_leaf and (gradient := tensor.grad) is not None])
+            return _bytes(storages, device)
+
+    def absorb(self, other: Held) -> None:
+        """Know what another one knows."""
+        with self._lock, other._lock:
+            self.watch(tensor for tensor in other._known_tensors())
+            for reference in other._modules:
+                if (module := reference()) is not None:
+                    self.watch_module(module)
+
     def expected(self, device: torch.device) -> int:
         """Bytes that will be held on `device` once training is under way: the state of optimizers that have made no step yet.
 

@@ -12,7 +12,7 @@ from .internals import Boxed, boxed
 from .part import Part
 from .plan import Plan, allocated_bytes
 from .random import preserved_random_state
-from .rounds import Bindings
+from .sizes import Bindings
 
 if TYPE_CHECKING:
     from .group import Group
@@ -29,7 +29,7 @@ class InferenceGraph:
         self.part = part
         self.group = group
         self.plans: list[Plan] = []
-        self._quick = read_joint_graph(part.module, part.num_outputs, lambda nodes: dict.fromkeys(nodes, FREE))
+        self._quick = read_joint_graph(part.module, part.num_outputs, lambda nodes, number: dict.fromkeys(nodes, FREE))
         self._plain = boxed(part.module)
         self._at: dict[Bindings, Boxed] = {}
 
@@ -53,6 +53,12 @@ class InferenceGraph:
             captured = read_joint_graph(self.part.module, self.part.num_outputs, self.group.profile).at(sizes)
             plan = make_plan(captured.graph, options, Allowance(budget, reserved), Plan, device=device)
         self.plans.append(plan)
-        forward, _ = emit(captured, plan.schedule.steps)
-        run = boxed(forward)
-        return lambda arguments: run(arguments)
+        emitted = emit(captured, plan.schedule.steps)
+        run, numbers = boxed(emitted.forward), emitted.forward_numbers(sizes)
+        return lambda arguments: run(_taken(arguments, numbers))
+
+
+def _taken(arguments: list[Any], numbers: Sequence[Any]) -> list[Any]:
+    given = [*arguments, *numbers]
+    arguments.clear()
+    return given

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,13 +24,14 @@ from torch import fx
 from torch._dynamo import convert_frame
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile
-from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput, TangentAOTInput
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch.fx import _symbolic_trace
 from torch.fx.graph import _BoxedCodeGen
 from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
+from torch.utils._sympy.printers import PythonPrinter
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -166,6 +168,31 @@ def mark_boxed(function: Callable[[list[Any]], Any]) -> Boxed:
     return run
 
 
+#: What the code of `size_as_python` calls.
+SIZE_FUNCTIONS = {"math": math, "torch": torch}
+
+
+def size_as_python(expression: Any) -> str:
+    """Python code for an expression of symbolic sizes; its variables are the symbols."""
+    return str(PythonPrinter().doprint(expression))
+
+
+def keeps_graph() -> bool:
+    """Autograd, which is running a backward pass, will be able to run it again (retain_graph=True)."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def saved_tensor_hooks() -> bool:
+    """The user has hooks on what autograd saves (`torch.autograd.graph.saved_tensors_hooks`)."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def flat_outputs(module: fx.GraphModule) -> list[Any]:
+    """The outputs of a traced graph."""
+    (output,) = module.graph.find_nodes(op="output")
+    return tree_leaves(output.args, is_leaf=lambda leaf: leaf is None)
+
+
 def is_tangent(node: fx.Node) -> bool:
     """The placeholder of a gradient that autograd hands to the backward pass."""
     return node.op == "placeholder" and "tangents" in str(node.target)
@@ -193,6 +220,19 @@ def forward_outputs(module: fx.GraphModule, count: int) -> tuple[list[Any], list
         if isinstance(description, InputMutationAOTOutput) and description.mutated_input in by_description:
             overwritten.append(by_description[description.mutated_input])
     return outputs[:count], outputs[count:], overwritten, is_update
+
+
+def tangents_of_outputs(module: fx.GraphModule, count: int) -> list[fx.Node | None]:
+    """For each of the forward's outputs (the first `count` of the joint graph) the placeholder of its gradient, if it has one."""
+    (output,) = module.graph.find_nodes(op="output")
+    described = output.meta.get("desc")
+    descriptions = [None] * count if described is None else tree_leaves(described)[:count]
+    found: dict[Any, fx.Node] = {}
+    for node in module.graph.find_nodes(op="placeholder"):
+        description = node.meta.get("desc")
+        if isinstance(description, TangentAOTInput):
+            found[description.output] = node
+    return [None if description is None else found.get(description) for description in descriptions]
 
 
 def forget_version_check(node: fx.Node) -> None:

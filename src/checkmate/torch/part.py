@@ -41,7 +41,9 @@ class Ticket:
             RuntimeError: they are gone, or one of them was changed in place; as in plain training.
         """
         if self.saved is None:
-            raise RuntimeError("Trying to backward through the graph a second time: say retain_graph=True in the first backward pass")
+            raise RuntimeError(
+                "Trying to backward through the graph a second time: say retain_graph=True in the first backward pass"
+            )
         saved = list(self.saved)
         for tensor, before, now in zip(saved, self._versions, _versions(saved), strict=True):
             if now != before:
@@ -119,6 +121,7 @@ class Part:
         self.num_outputs = 0
         self._module: fx.GraphModule | None = None
         self._captured: Captured | None = None
+        self._positions: list[int] = []
         self._lock = threading.RLock()
         devices = list({x.device for x in inputs if isinstance(x, torch.Tensor)})
         with preserved_random_state(devices):
@@ -130,7 +133,13 @@ class Part:
             if self._captured is None:
                 assert self._module is not None
                 self._captured = read_joint_graph(self._module, self.num_outputs, profile)
+                placeholders = [node for node in self._module.graph.find_nodes(op="placeholder") if not is_tangent(node)]
+                self._positions = [placeholders.index(entry.nodes[0]) for entry in self._captured.inputs]
             return self._captured
+
+    def inputs_of(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """The tensors behind the `inputs` of the captured graph in one call."""
+        return [arguments[position] for position in self._positions]
 
     @property
     def module(self) -> fx.GraphModule:

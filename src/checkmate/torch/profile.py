@@ -9,11 +9,12 @@ True and False for masks. Costs that depend on the data (sparse gradients, branc
 
 from __future__ import annotations
 
+import logging
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -25,52 +26,71 @@ from torch.utils.flop_counter import flop_registry
 from ..planning import FREE, OpCost, Work, cost_environment, device_rates, find_op_costs, quickest
 from ..planning.cost_cache import CostCache, open_cost_cache
 from ..planning.roofline import Rates
-from .capture import is_random
+from ..units import format_bytes
 from .measure import reset_cuda_peak
+from .nodes import is_random
 from .random import draw, preserved_random_state
+from .sizes import Concrete, Number, hint, storage_bytes, storage_key
 from .transient import allocation_peak
 
 __all__ = ["profile_nodes"]
 
+_LOG = logging.getLogger("checkmate")
 _aten = torch.ops.aten
 
 
 def profile_nodes(
-    nodes: Sequence[Node], cost_model: str = "profile", progress: Callable[[int, int], None] | None = None
+    nodes: Sequence[Node],
+    cost_model: str = "profile",
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    number: Number = hint,
+    limit: int | None = None,
 ) -> dict[Node, OpCost]:
     """The cost of each node.
 
-    Nodes need `meta["val"]` (as AOTAutograd and make_fx leave it), and so do the nodes they read. Symbolic sizes take
-    their hints. Views, `getitem` and arithmetic on sizes cost nothing. Random generators, gradient mode and autocast
-    are left as they were.
+    Nodes need `meta["val"]` (as AOTAutograd and make_fx leave it), and so do the nodes they read. Views, `getitem` and
+    arithmetic on sizes cost nothing. Random generators, gradient mode and autocast are left as they were.
 
     Args:
         nodes: `call_function` nodes of an ATen graph.
         cost_model: "profile" or "flops".
         progress: called with (signatures measured, signatures to measure).
+        number: what symbolic sizes are; by default what they were when the graph was traced.
+        limit: bytes that running one op may take. One whose inputs and outputs alone need more is modelled, and that is said.
 
     Raises:
         UnknownMethod: another cost model.
     """
-    costs = find_op_costs(nodes, _Nodes(), cost_model, progress)
-    return {node: cost if _is_free(node) else _with_unread(cost, node) for node, cost in costs.items()}
+    asked = _Nodes(number, limit)
+    costs = find_op_costs(nodes, asked, cost_model, progress)
+    if asked.too_large:
+        _LOG.warning(
+            "%d ops are too large to be measured within the budget (%s needs %s, and %s is left): their costs are estimated",
+            len(asked.too_large),
+            *asked.largest(),
+        )
+    return {node: cost if _is_free(node) else _with_unread(cost, node, number) for node, cost in costs.items()}
 
 
-def _with_unread(cost: OpCost, node: Node) -> OpCost:
-    return OpCost(cost.seconds, cost.workspace + _unread_bytes(node))
+def _with_unread(cost: OpCost, node: Node, number: Number) -> OpCost:
+    return OpCost(cost.seconds, cost.workspace + _unread_bytes(node, number))
 
 
 class _Nodes:
     """What `find_op_costs` asks about nodes; see `checkmate.planning.op_costs.OpRunner`."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: Number, limit: int | None) -> None:
+        self._number = number
+        self._limit = limit
+        self.too_large: dict[Node, int] = {}
         self._caches: dict[torch.device, CostCache] = {}
 
     def known(self, node: Node) -> OpCost | None:
         return FREE if _is_free(node) else None
 
     def signature(self, node: Node) -> str | None:
-        return _signature(node) if isinstance(node.target, torch._ops.OpOverload) else None
+        return _signature(node, self._number) if isinstance(node.target, torch._ops.OpOverload) else None
 
     def cache(self, node: Node) -> CostCache:
         device = _device_of(node)
@@ -87,10 +107,19 @@ class _Nodes:
             _random_block.cache_clear()  # these are live tensors too
 
     def measure(self, node: Node) -> OpCost | None:
-        return _measured(node, _device_of(node))
+        if self._limit is not None and (needed := _least_bytes(node, self._number)) > self._limit:
+            self.too_large[node] = needed
+            return None
+        return _measured(node, _device_of(node), self._number)
 
     def work(self, node: Node) -> Work:
-        return _work(node, _device_of(node))
+        return _work(node, _device_of(node), self._number)
+
+    def largest(self) -> tuple[str, str, str]:
+        """The op that was furthest from fitting: its name, what it needs, and the limit."""
+        assert self._limit is not None
+        node = max(self.too_large, key=self.too_large.__getitem__)
+        return node.name, format_bytes(self.too_large[node]), format_bytes(self._limit)
 
 
 # --- what a node is ---
@@ -125,50 +154,46 @@ def _fake_arguments(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return torch.fx.node.map_arg((node.args, dict(node.kwargs)), _fake)
 
 
-def _hint(number: Any) -> Any:
-    """A plain number for a symbolic one; 1 where nothing is known about it."""
-    if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        known = number.node.hint
-        kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(number)]
-        return kind(1 if known is None else known)
-    return number
-
-
-def _sizes(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return tuple(_hint(n) for n in tensor.shape), tuple(_hint(n) for n in tensor.stride())
-
-
-def _describe(leaf: Any) -> str:
+def _describe(leaf: Any, number: Number) -> str:
     if isinstance(leaf, torch.Tensor):
-        shape, stride = _sizes(leaf)
-        return f"{str(leaf.dtype).removeprefix('torch.')}@{leaf.device.type}{list(shape)}/{list(stride)}"
-    return repr(_hint(leaf))
+        known = Concrete.of(leaf, number)
+        kind = "" if leaf.layout is torch.strided else f" {leaf.layout}"
+        return f"{str(leaf.dtype).removeprefix('torch.')}@{leaf.device.type}{list(known.shape)}/{list(known.stride)}{kind}"
+    return repr(number(leaf))
 
 
-def _signature(node: Node) -> str:
+def _signature(node: Node, number: Number) -> str:
     arguments, keywords = _fake_arguments(node)
-    parts = [_flat(a) for a in arguments] + [f"{k}={_flat(v)}" for k, v in sorted(keywords.items())]
+    parts = [_flat(a, number) for a in arguments] + [f"{k}={_flat(v, number)}" for k, v in sorted(keywords.items())]
     return f"{node.target}({', '.join(parts)})"
 
 
-def _flat(argument: Any) -> str:
+def _flat(argument: Any, number: Number) -> str:
     if isinstance(argument, (tuple, list)):
-        return "[" + ", ".join(_flat(item) for item in argument) + "]"
-    return _describe(argument)
+        return "[" + ", ".join(_flat(item, number) for item in argument) + "]"
+    return _describe(argument, number)
 
 
-def _storage_bytes(values: Iterable[Any], without: Iterable[Any] = ()) -> int:
+def _storage_bytes(values: Iterable[Any], without: Iterable[Any] = (), number: Number = hint) -> int:
     """Bytes of the distinct storages of tensors, those of `without` left out."""
-    seen = {t.untyped_storage()._cdata for t in tree_leaves(list(without)) if isinstance(t, torch.Tensor)}
+    seen = {storage_key(t) for t in tree_leaves(list(without)) if isinstance(t, torch.Tensor)}
     total = 0
     for tensor in tree_leaves(list(values)):
-        if isinstance(tensor, torch.Tensor) and (key := tensor.untyped_storage()._cdata) not in seen:
+        if isinstance(tensor, torch.Tensor) and (key := storage_key(tensor)) not in seen:
             seen.add(key)
-            total += int(_hint(tensor.untyped_storage().nbytes()))
+            total += int(number(storage_bytes(tensor)))
     return total
 
 
-def _unread_bytes(node: Node) -> int:
+def _least_bytes(node: Node, number: Number) -> int:
+    """What running the op takes at least: inputs as made up, outputs, and what it is known to need besides."""
+    tensors = [leaf for leaf in tree_leaves(_fake_arguments(node)) if isinstance(leaf, torch.Tensor)]
+    given = sum(_span(Concrete.of(tensor, number)) * tensor.element_size() for tensor in tensors)
+    made = _storage_bytes([_fake(node)], without=[tensors], number=number)
+    return given + made + _known_workspace(node, given + made)
+
+
+def _unread_bytes(node: Node, number: Number) -> int:
     """Outputs of a tuple op that no `getitem` reads: they live until the op has returned, like workspace."""
     value = _fake(node)
     if not isinstance(value, (tuple, list)):
@@ -178,20 +203,20 @@ def _unread_bytes(node: Node) -> int:
     read = {user.args[1] for user in node.users}
     kept = [item for index, item in enumerate(value) if index in read]
     unread = [item for index, item in enumerate(value) if index not in read]
-    return _storage_bytes(unread, without=[kept, _fake_arguments(node)])
+    return _storage_bytes(unread, without=[kept, _fake_arguments(node)], number=number)
 
 
 # --- running it ---
 
 
-def _measured(node: Node, device: torch.device) -> OpCost | None:
+def _measured(node: Node, device: torch.device, number: Number) -> OpCost | None:
     """Cost from running the op on made-up inputs; None if it does not run on them."""
     target: Any = node.target
     # An op may refuse made-up inputs in any way it likes (wrong values, no kernel, no memory), each with its own type
     # of exception; all mean the same here. Interrupts pass through.
     try:
-        arguments, keywords = tree_map(_made_up, _fake_arguments(node))
-        expected = _storage_bytes([_fake(node)], without=[_fake_arguments(node)])
+        arguments, keywords = tree_map(partial(_made_up, number), _fake_arguments(node))
+        expected = _storage_bytes([_fake(node)], without=[_fake_arguments(node)], number=number)
 
         def call() -> Any:
             return draw(None, device, target, arguments, keywords) if is_random(node) else target(*arguments, **keywords)
@@ -245,18 +270,26 @@ def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: 
         return OpCost(quickest(once), workspace)
 
 
-def _made_up(leaf: Any) -> Any:
+def _span(tensor: Concrete) -> int:
+    """Elements from the first to the last of a tensor."""
+    if not all(tensor.shape):
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride, strict=True))
+
+
+def _made_up(number: Number, leaf: Any) -> Any:
     """A real input of the same signature as a fake one."""
     if not isinstance(leaf, torch.Tensor):
-        return _hint(leaf)
-    shape, stride = _sizes(leaf)
-    if len(shape) == 0:
+        return number(leaf)
+    if leaf.layout is not torch.strided:
+        raise NotImplementedError("sparse inputs are not made up")
+    known = Concrete.of(leaf, number)
+    if len(known.shape) == 0:
         whole = torch.empty((), dtype=leaf.dtype, device=leaf.device)
         flat = whole.view(1)
     else:
-        span = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if all(shape) else 0
-        flat = torch.empty(span, dtype=leaf.dtype, device=leaf.device)
-        whole = flat.as_strided(shape, stride)
+        flat = torch.empty(_span(known), dtype=leaf.dtype, device=leaf.device)
+        whole = flat.as_strided(known.shape, known.stride)
     if leaf.dtype.is_floating_point or leaf.dtype.is_complex or leaf.dtype == torch.bool:
         source = _random_block(leaf.dtype, leaf.device)
         for start in range(0, flat.numel(), source.numel()):
@@ -297,10 +330,10 @@ def _without_autocast(kinds: list[str]) -> Iterator[None]:
 # --- modelling it ---
 
 
-def _work(node: Node, device: torch.device) -> Work:
+def _work(node: Node, device: torch.device, number: Number) -> Work:
     """Arithmetic of the op, and bytes of its inputs and outputs."""
     with _disable_current_modes():
-        (arguments, keywords), outputs = tree_map(_plain_meta, (_fake_arguments(node), _fake(node)))
+        (arguments, keywords), outputs = tree_map(partial(_plain_meta, number), (_fake_arguments(node), _fake(node)))
     target: Any = node.target
     packet = getattr(target, "overloadpacket", None)
     if packet in flop_registry:
@@ -310,9 +343,16 @@ def _work(node: Node, device: torch.device) -> Work:
     moved = sum(t.nbytes for t in tree_leaves([arguments, keywords, outputs]) if isinstance(t, torch.Tensor))
     tensors = [t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.dtype.is_floating_point]
     rates = _rates(device, tensors[0].dtype if tensors else torch.float32)
-    # Convolutions copy inputs and results into layouts of their own, dropout turns masks into numbers, and so on. The most
-    # seen is 1.3 times what they read and write (transposed convolutions).
-    return Work(flops, moved, rates, 3 * moved // 2 if packet in _COPYING else 0)
+    return Work(flops, moved, rates, _known_workspace(node, moved))
+
+
+def _known_workspace(node: Node, moved: int) -> int:
+    """Workspace of ops that are known to copy, from the bytes that they read and write.
+
+    Convolutions copy inputs and results into layouts of their own, dropout turns masks into numbers, and so on. The most seen is
+    1.3 times what they read and write (transposed convolutions).
+    """
+    return 3 * moved // 2 if getattr(node.target, "overloadpacket", None) in _COPYING else 0
 
 
 _COPYING = {
@@ -328,11 +368,12 @@ _COPYING = {
 }
 
 
-def _plain_meta(leaf: Any) -> Any:
+def _plain_meta(number: Number, leaf: Any) -> Any:
     """The same shape and type with plain numbers: formulas must not add guards to symbolic sizes."""
     if isinstance(leaf, torch.Tensor):
-        return torch.empty_strided(*_sizes(leaf), dtype=leaf.dtype, device="meta")
-    return _hint(leaf)
+        known = Concrete.of(leaf, number)
+        return torch.empty_strided(known.shape, known.stride, dtype=leaf.dtype, device="meta")
+    return number(leaf)
 
 
 def _rates(device: torch.device, dtype: torch.dtype) -> Rates:

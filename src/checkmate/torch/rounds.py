@@ -17,12 +17,11 @@ import torch
 
 from ..planning.step_graph import Event, Link
 from .part import Part, Ticket
+from .sizes import Bindings
 
 if TYPE_CHECKING:
     from .step_plan import Halves, StepPlan
 
-#: The sizes that a trace leaves open, in one call: equal for calls of the same shapes.
-Bindings = tuple[int, ...]
 #: What a round looks like, whatever the sizes: for each event the part, the number of the pass among those of the round, and
 #: whether it is its backward pass.
 Order = tuple[tuple[Part, int, bool], ...]

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import InvalidSchedule
 from ..graph import Graph
 from ..planning import Allowance, Options, make_plan
 from ..planning.step_graph import Event, Link, Pair, PartGraph, PartInput, StepGraph, join
-from ..planning.stretches import bytes_before, cut
+from ..planning.stretches import bytes_before, cut, peak_as_run
 from ..schedule import Step, simulate
 from .capture import Captured, Profiler
-from .emit import emit
+from .emit import Numbers, emit
 from .internals import Boxed, boxed
 from .part import Part
 from .plan import Plan
-from .rounds import Bindings, Order, Round, within
+from .rounds import Order, Round, within
+from .sizes import Bindings
 from .watch import Watch
+
+
+#: A schedule may compute a value again before the part runs that can; as the parts run it, it may take more than it was planned
+#: for. So many times it is planned with that much less.
+_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -52,15 +58,15 @@ class Halves:
 
     forward: Boxed
     backward: Boxed
-    forward_numbers: Callable[[Bindings], tuple[Any, ...]]
-    backward_numbers: Callable[[Bindings], tuple[Any, ...]]
+    forward_numbers: Numbers
+    backward_numbers: Numbers
 
 
 def halves_of(captured: Captured, steps: Sequence[Step]) -> Halves:
     """Emit a schedule of one part."""
-    forward, backward = emit(captured, steps)
-    assert backward is not None
-    return Halves(boxed(forward), boxed(backward), lambda sizes: (), lambda sizes: ())
+    emitted = emit(captured, steps)
+    assert emitted.backward is not None
+    return Halves(boxed(emitted.forward), boxed(emitted.backward), emitted.forward_numbers, emitted.backward_numbers)
 
 
 def passes_of(round: Round) -> list[Pass]:
@@ -71,7 +77,7 @@ def passes_of(round: Round) -> list[Pass]:
 def part_graph(captured: Captured) -> PartGraph:
     """A part, as the joining of graphs sees it."""
     inputs = tuple(PartInput(entry.size, entry.readers, entry.gradient) for entry in captured.inputs)
-    return PartGraph(captured.graph, captured.between, inputs, captured.output_values, captured.output_tangents)
+    return PartGraph(captured.graph, captured.between, inputs, tuple(captured.returned), tuple(captured.tangents))
 
 
 class StepPlan:
@@ -81,18 +87,23 @@ class StepPlan:
         plan: what users see. order, passes, events: what it was made for.
         halves: for each pass of the round.
         watch: measures the first round.
-        outdated: it took more than its budget, and is to be made again.
+        outdated: it took more than its budget, and is to be made again. captured: the parts at its sizes.
     """
 
-    def __init__(self, plan: Plan, passes: Sequence[Pass], events: Sequence[Event], joined: StepGraph, captured: Sequence[Captured]):
+    def __init__(
+        self, plan: Plan, passes: Sequence[Pass], events: Sequence[Event], joined: StepGraph, captured: Sequence[Captured]
+    ):
         self.plan = plan
         self.passes = list(passes)
         self.events = list(events)
         self.order = order_of(passes, events)
         self.outdated = False
+        self.captured = list(captured)
         self._sizes = {tuple(one.sizes for one in passes)}  # that it was tried at
         limit = plan.allowance.limit
-        self.halves = [halves_of(part, steps) for part, steps in zip(captured, cut(joined, plan.schedule.steps, limit), strict=True)]
+        self.halves = [
+            halves_of(part, steps) for part, steps in zip(captured, cut(joined, plan.schedule.steps, limit), strict=True)
+        ]
         taken = plan.reserved + plan.outside
         self.watch = Watch(plan, [bytes + taken for bytes in bytes_before(joined, plan.schedule.steps, limit)])
 
@@ -109,7 +120,7 @@ class StepPlan:
 
     def accepts(self, passes: Sequence[Pass], profile: Profiler) -> bool:
         """The schedule keeps to the budget at the sizes of these passes too; they are covered from now on."""
-        joined, _ = joined_graph(passes, self.events, profile)
+        joined, _ = joined_graph(passes, self.events, profile, self.captured)
         try:
             peak = simulate(joined.graph, self.plan.schedule.steps).peak
         except InvalidSchedule:  # PyTorch traced another graph at these sizes
@@ -125,9 +136,16 @@ def order_of(passes: Sequence[Pass], events: Sequence[Event]) -> Order:
     return tuple((passes[event.pair].part, event.pair, event.backward) for event in events)
 
 
-def joined_graph(passes: Sequence[Pass], events: Sequence[Event], profile: Profiler) -> tuple[StepGraph, list[Captured]]:
-    """The graph of a round, and its parts at their sizes."""
-    captured = [one.part.captured(profile).at(one.sizes) for one in passes]
+def joined_graph(
+    passes: Sequence[Pass], events: Sequence[Event], profile: Profiler, costs_of: Sequence[Captured] = ()
+) -> tuple[StepGraph, list[Captured]]:
+    """The graph of a round, and its parts at their sizes.
+
+    Args:
+        costs_of: the parts at other sizes, to take costs and workspaces from.
+    """
+    known: Sequence[Captured | None] = costs_of or [None] * len(passes)
+    captured = [one.part.captured(profile).at(one.sizes, costs) for one, costs in zip(passes, known, strict=True)]
     pairs = [Pair(number, one.sources, one.leaves) for number, one in enumerate(passes)]
     return join([part_graph(part) for part in captured], pairs, events, name="step"), captured
 
@@ -151,5 +169,11 @@ def make_step_plan(
     """
     joined, captured = joined_graph(passes, events, profile)
     device, graphs = captured[0].device, len({one.part for one in passes})
-    plan = make_plan(joined.graph, options, allowance_of(joined.graph), Plan, others, device=device, num_graphs=graphs)
+    allowance = allowance_of(joined.graph)
+    for _ in range(_TRIES):
+        plan = make_plan(joined.graph, options, allowance, Plan, others, device=device, num_graphs=graphs)
+        excess = peak_as_run(joined, plan.schedule.steps) - allowance.limit
+        if excess <= 0:
+            break
+        allowance = replace(allowance, margin=allowance.margin + excess)
     return StepPlan(plan, passes, events, joined, captured)

@@ -1,0 +1,118 @@
+"""What kind of op an FX node is, and which pass of a joint graph it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from ..errors import CheckmateError
+from .internals import is_tangent
+from .sizes import storage_key
+
+aten = torch.ops.aten
+_COLLECTIVES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "c10d")
+
+
+def tensors_of(node: fx.Node) -> list[torch.Tensor]:
+    """The (fake) tensors that a node yields, those inside tuples included."""
+    found: list[torch.Tensor] = []
+    stack = [node.meta.get("val")]
+    while stack:
+        item = stack.pop(0)
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, (list, tuple)):
+            stack = list(item) + stack
+    return found
+
+
+def is_batch_norm(node: fx.Node) -> bool:
+    """Training-mode batch norm that yields new running statistics: recomputed without them."""
+    return node.target is aten._native_batch_norm_legit_functional.default and bool(node.args[5])
+
+
+def is_random(node: fx.Node) -> bool:
+    """The op draws random numbers."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    for position, argument in enumerate(target._schema.arguments):
+        if argument.name == "dropout_p":  # attention is tagged as random whether it drops anything or not
+            given = node.args[position] if position < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+            return bool(given != 0.0)
+    return True
+
+
+def has_side_effects(node: fx.Node) -> bool:
+    """The op does more than making its outputs, so it runs exactly once."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.is_mutable or target.namespace in _COLLECTIVES or (node.is_impure() and not is_random(node))
+    return node.is_impure() or "effect" in str(target)
+
+
+# --- the passes of a joint graph ---
+
+
+def unpin_overwritten(module: fx.GraphModule, overwritten: Sequence[fx.Node]) -> None:
+    """Make sure that no op of the backward pass reads an input that the forward pass overwrites.
+
+    Batch norm's backward takes the running statistics but, in training mode, does not look at them. Anything else that
+    reads such an input in the backward pass gets a copy made in the forward pass.
+    """
+    for node in module.graph.nodes:
+        if node.target is aten.native_batch_norm_backward.default and node.args[7]:
+            node.args = (*node.args[:3], None, None, *node.args[5:])
+    depends = depends_on_tangents(module)
+    for source in overwritten:
+        views = [source]
+        for view in views:  # grows while it is read: views of views
+            storages = {storage_key(t) for t in tensors_of(view)}
+            views += [
+                u for u in view.users if u not in views and tensors_of(u) and {storage_key(t) for t in tensors_of(u)} == storages
+            ]
+        late = [user for view in views for user in view.users if user in depends]
+        if late:
+            after = source
+            while after.next.op == "placeholder":
+                after = after.next
+            with module.graph.inserting_after(after):
+                copy = module.graph.call_function(aten.clone.default, (source,))
+            value = source.meta["val"]
+            copy.meta = {"val": value.new_empty_strided(value.shape, value.stride())}
+            for view in views:
+                if view is source:
+                    source.replace_all_uses_with(copy, delete_user_cb=lambda user: user in depends)
+                else:
+                    raise CheckmateError(
+                        f"a view of {source.name}, which the forward pass overwrites, is read by the backward pass"
+                    )
+
+
+def depends_on_tangents(module: fx.GraphModule) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    for node in module.graph.nodes:
+        if node.op != "output" and (is_tangent(node) or any(n in found for n in node.all_input_nodes)):
+            found.add(node)
+    return found
+
+
+def split_passes(module: fx.GraphModule, outputs: Sequence[object]) -> tuple[list[fx.Node], list[fx.Node]]:
+    """Nodes of the forward pass (up to the last one that an output needs), then the others, each in the graph's order."""
+    needed: set[fx.Node] = set()
+    stack = [node for node in outputs if isinstance(node, fx.Node)]
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            stack.extend(node.all_input_nodes)
+    depends = depends_on_tangents(module)
+    order = [node for node in module.graph.nodes if node.op == "call_function"]
+    last = max((index for index, node in enumerate(order) if node in needed), default=-1)
+    if not any(is_tangent(node) for node in module.graph.nodes):
+        last = len(order)
+    forward = [node for index, node in enumerate(order) if index <= last and node not in depends]
+    early = set(forward)
+    return forward, [node for node in order if node not in early]
