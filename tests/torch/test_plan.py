@@ -21,7 +21,7 @@ from checkmate.torch.plan import automatic_budget
 from torch_models import case, train, twin
 
 #: Where the name that the test replaces is looked up.
-BACKEND = sys.modules["checkmate.torch.backend"]
+BACKEND = sys.modules["checkmate.torch.group"]
 
 
 def test_auto_is_resolved_once_and_everything_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ class Allowance:
     """A budget in bytes, everything included, and what of it is taken before the step begins.
 
     Attributes:
-        total: the user's budget. reserved: lives outside the step. outside: held by other graphs of the model while this one runs.
+        total: the user's budget. reserved: lives outside the step. outside: held by training besides the step (optimizer state, gradients of earlier batches).
         margin: left free, because steps were measured to take that much more than predicted.
     """
 
@@ -60,8 +60,8 @@ class Allowance:
 
     def _takers(self) -> str:
         words = {
-            "what is reserved or lives outside the step": self.reserved,
-            "other graphs of the model": self.outside,
+            "what is reserved": self.reserved,
+            "what training holds besides the step": self.outside,
             "what steps were measured to take beyond the prediction": self.margin,
         }
         return " and ".join(name for name, amount in words.items() if amount)

@@ -37,6 +37,14 @@ from .watch import no_room, report_excess, warn
 _GROWTHS = 8
 
 
+#: A budget is tried before an error names it, and so many larger ones if need be; any schedule does.
+_NAMED, _ANY_GAP = 3, 1e3
+
+
+def _with_total(allow: Callable[[Graph], Allowance], total: int, graph: Graph) -> Allowance:
+    return replace(allow(graph), total=total)
+
+
 class Group:
     """Graphs that share one budget.
 
@@ -286,21 +294,35 @@ class Group:
         now = self.held.now(device, own) - self.held.gradients(device) + self._gradients  # those of this round are its own
         outside = max(outside, now + self.held.expected(device))
         ported = [other.plan for other in others if other is not old]
+        allow = partial(self._allowance, order=order, device=device, outside=outside)
         with preserved_random_state([device]):
-            for tried in [at_most, passes] if at_most != list(passes) else [passes]:
-                try:
-                    allow = partial(self._allowance, order=order, device=device, outside=outside)
-                    made = make_step_plan(tried, events, self.options, allow, self.profile, ported)
-                    break
-                except InfeasibleBudget:
-                    if tried is passes:
-                        raise
+            try:
+                made = make_step_plan(at_most, events, self.options, allow, self.profile, ported)
+            except InfeasibleBudget as error:
+                if at_most == list(passes):
+                    raise self._that_works(error, passes, events, allow) from None
+                made = make_step_plan(passes, events, self.options, allow, self.profile, ported)
         if old in self.plans:
             self.plans[self.plans.index(old)] = made
         else:
             self.plans.append(made)
         self._impossible = None
         return made
+
+    def _that_works(
+        self, error: InfeasibleBudget, passes: Sequence[Pass], events: Sequence[Event], allow: Callable[[Graph], Allowance]
+    ) -> InfeasibleBudget:
+        """The same error, naming a budget that was tried."""
+        options = replace(self.options, gap=_ANY_GAP)
+        for _ in range(_NAMED):
+            try:
+                make_step_plan(passes, events, options, partial(_with_total, allow, error.smallest_found), self.profile)
+                break
+            except InfeasibleBudget as other:
+                if other.smallest_found <= error.smallest_found:
+                    break
+                error = InfeasibleBudget(error.budget, error.proven_minimum, other.smallest_found)
+        return error
 
     def _allowance(self, graph: Graph, order: Order, device: torch.device, outside: int) -> Allowance:
         """What a round can have of the budget. A percentage is of the largest round seen so far."""

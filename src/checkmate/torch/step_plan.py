@@ -22,7 +22,6 @@ from .rounds import Order, Round, within
 from .sizes import Bindings
 from .watch import Watch
 
-
 #: A schedule may compute a value again before the part runs that can; as the parts run it, it may take more than it was planned
 #: for. So many times it is planned with that much less.
 _TRIES = 5
