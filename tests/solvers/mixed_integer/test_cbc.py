@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import highspy
 import numpy as np
@@ -17,7 +18,8 @@ import pytest
 
 from checkmate import CheckmateError, Graph
 from checkmate.solvers.interface.running_search import Search
-from checkmate.solvers.mixed_integer import cbc, child_guard
+from checkmate.solvers.mixed_integer import cbc, child_guard, dispatch, highs_process
+from checkmate.solvers.mixed_integer.mps_file import write_mps
 from checkmate.solvers.mixed_integer.program import Answer, Program
 from support import training_chain
 
@@ -43,6 +45,14 @@ def fake(monkeypatch: pytest.MonkeyPatch, folder: Path, lines: str) -> None:
     monkeypatch.setattr(cbc, "find_cbc", lambda: str(path))
 
 
+def emptied(folder: Path) -> bool:
+    """Within the time that we have."""
+    end = time.monotonic() + PATIENCE
+    while list(folder.iterdir()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not list(folder.iterdir())
+
+
 def search_of(graph: Graph | None = None) -> Search:
     return Search(graph or training_chain(3), 50)
 
@@ -61,7 +71,7 @@ def test_every_number_is_read_as_it_was(tmp_path: Path) -> None:
         x = program.variables(rng.random(20) * 10.0 ** rng.integers(-12, 12, 20), integer=False, least=rng.random(20))
         program.at_most(x, rng.integers(1, 2**53, 20) / rng.integers(1, 2**53), float(rng.random()))
         arrays = program.arrays()
-        cbc.write_mps(arrays, tmp_path / "model.mps")
+        write_mps(arrays, tmp_path / "model.mps")
         highs = highspy.Highs()
         highs.setOptionValue("output_flag", False)
         assert highs.readModel(str(tmp_path / "model.mps")) == highspy.HighsStatus.kOk
@@ -111,7 +121,7 @@ def test_answers(folders: Path) -> None:
     assert np.all(arrays.matrix @ answer.x <= arrays.row_upper + 1e-8)
     program.at_least(100.0, [(np.array([0]), 1.0)])
     assert solve(program) == Answer(None, np.inf, np.inf, True, False)
-    assert not list(folders.iterdir())
+    assert emptied(folders)
 
 
 # --- when it does not end by itself ---
@@ -122,7 +132,32 @@ def test_it_is_killed_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch, fol
     began = time.perf_counter()
     assert solve(random_program(1), seconds=1.5).x is None
     assert time.perf_counter() - began < PATIENCE
-    assert gone(int((tmp_path / "pid").read_text())) and not list(folders.iterdir())
+    assert gone(int((tmp_path / "pid").read_text())) and emptied(folders)
+
+
+def test_a_program_that_takes_too_long_to_write_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, folders: Path, tmp_path: Path
+) -> None:
+    """Where it is not small: the process that writes it is killed, CBC never starts, and nothing stays."""
+    fake(monkeypatch, tmp_path, "")
+    monkeypatch.setattr(dispatch, "_SMALL", 0)
+    ready = "from multiprocessing.connection import Connection; answers = Connection(1); answers.send(('ready', None))"
+    monkeypatch.setattr(highs_process, "_START", f"{ready}; import time; time.sleep(600)")
+    highs_process.workers.close_idle()
+    assert solve(random_program(1), seconds=1.5) == Answer(None, np.inf, -np.inf, False, False)
+    assert not (tmp_path / "pid").exists() and not highs_process.workers.running()
+    assert emptied(folders)
+
+
+def test_it_is_told_what_is_left_of_the_time(monkeypatch: pytest.MonkeyPatch, folders: Path, tmp_path: Path) -> None:
+    """Once the program is written, by a clock that says that this took 60 seconds of 100."""
+    now = iter([0.0, 60.0])
+    monkeypatch.setattr(cbc, "time", SimpleNamespace(perf_counter=lambda: next(now, 60.0), sleep=time.sleep))
+    fake(monkeypatch, tmp_path, f"echo $@ > {tmp_path}/command\nexit 3")
+    with pytest.raises(CheckmateError, match="exit code 3"):
+        solve(random_program(1), seconds=100.0)
+    assert "-sec 30.000 " in (tmp_path / "command").read_text()
+    assert emptied(folders)
 
 
 def test_it_is_asked_to_stop(monkeypatch: pytest.MonkeyPatch, folders: Path, tmp_path: Path) -> None:
@@ -144,7 +179,7 @@ def test_it_is_asked_to_stop(monkeypatch: pytest.MonkeyPatch, folders: Path, tmp
     watcher.join()
     assert answer.x is not None and answer.x[3] == 0.5 and answer.x.sum() == 0.5
     assert (answer.objective, answer.bound, answer.optimal) == (2.5, -np.inf, False)
-    assert not list(folders.iterdir())
+    assert emptied(folders)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +196,7 @@ def test_its_failure_is_an_error(
     fake(monkeypatch, tmp_path, lines)
     with pytest.raises(CheckmateError, match=message):
         solve(random_program(1))
-    assert not list(folders.iterdir())
+    assert emptied(folders)
 
 
 def test_a_command_that_cannot_be_run_is_an_error(monkeypatch: pytest.MonkeyPatch, folders: Path, tmp_path: Path) -> None:
@@ -169,14 +204,14 @@ def test_a_command_that_cannot_be_run_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cbc, "find_cbc", lambda: str(tmp_path / "cbc"))
     with pytest.raises(CheckmateError, match=f"cannot run {tmp_path}/cbc"):
         solve(random_program(1))
-    assert not list(folders.iterdir())
+    assert emptied(folders)
 
 
 def test_without_an_interpreter(monkeypatch: pytest.MonkeyPatch, folders: Path) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(CheckmateError, match="cannot start another Python process"):
         solve(random_program(1))
-    assert not list(folders.iterdir())
+    assert emptied(folders)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -199,10 +234,7 @@ cost("milp-cbc")
         assert list(folders.iterdir())
         process.send_signal(number)
     assert gone(pid)
-    end = time.monotonic() + PATIENCE
-    while list(folders.iterdir()) and time.monotonic() < end:
-        time.sleep(0.02)
-    assert not list(folders.iterdir())
+    assert emptied(folders)
 
 
 def test_the_guard_reports_before_the_folder_goes(tmp_path: Path) -> None:
@@ -210,10 +242,10 @@ def test_the_guard_reports_before_the_folder_goes(tmp_path: Path) -> None:
     for number in range(10):
         folder = tmp_path / str(number)
         folder.mkdir()
-        command = [sys.executable, "-S", child_guard.__file__, str(folder), "code", "sleep", "600"]
+        command = [sys.executable, "-S", child_guard.__file__, str(folder), "code"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
             assert process.stdin is not None and process.stderr is not None
-            process.stdin.write(b"g")
+            process.stdin.write(b'["sleep", "600"]\n')
             while not (folder / child_guard.LOG).exists():
                 time.sleep(0.001)
             process.stdin.close()

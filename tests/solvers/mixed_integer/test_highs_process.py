@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,8 +46,7 @@ def hard_program() -> Program:
 
 
 def ask(program: Program, seconds: float = 60.0, stop: Any = lambda bound: False) -> Answer:
-    arguments = {"arrays": program.arrays(), "absolute_gap": 0.0, "seed": 0}
-    return highs_process.ask("minimise", arguments, time.perf_counter() + seconds, stop)
+    return highs_process.solve("minimise", program, {"absolute_gap": 0.0, "seed": 0}, time.perf_counter() + seconds, stop)
 
 
 def gone(pid: int) -> bool:
@@ -97,9 +99,8 @@ def test_without_an_interpreter(executable: str | None, monkeypatch: pytest.Monk
 
 
 def test_what_it_cannot_do_is_an_error() -> None:
-    arguments = {"arrays": random_program(1).arrays(), "no_such_option": 1}
     with pytest.raises(CheckmateError, match="HiGHS failed: TypeError: .*no_such_option"):
-        highs_process.ask("minimise", arguments, time.perf_counter() + 60, lambda bound: False)
+        highs_process.solve("minimise", random_program(1), {"no_such_option": 1}, time.perf_counter() + 60, lambda bound: False)
 
 
 def test_stopped_it_says_what_it_has() -> None:
@@ -140,6 +141,49 @@ def test_its_time_is_over_whatever_it_does(silent: str, monkeypatch: pytest.Monk
     assert (answer.x, answer.bound, answer.optimal) == (None, -np.inf, False)
     assert time.perf_counter() - began < PATIENCE
     assert not highs_process.workers.running()
+
+
+def test_it_is_killed_at_the_deadline_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by a tick whenever it is looked at; a process that held gigabytes takes a second to go."""
+    monkeypatch.setattr(highs_process, "_START", "import time; time.sleep(600)")
+    seconds, waiting = itertools.count(0.0, 0.05), []
+    monkeypatch.setattr(highs_process, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    wait = subprocess.Popen.wait
+
+    def waited(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        waiting.append(threading.current_thread())
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", waited)
+    assert highs_process.solve("relax", random_program(1), {}, 1.0, lambda _: False).x is None
+    assert next(seconds) < 1.2
+    assert threading.main_thread() not in waiting and not highs_process.workers.running()
+
+
+def test_it_is_told_to_be_done_before_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a tenth of the time, and by half a second at most: what it says then comes in time."""
+    serve = (
+        "import sys; sys.path[:] = sys.argv[1:]; from multiprocessing.connection import Connection; "
+        "from checkmate.solvers.mixed_integer.program import Answer; requests, answers = Connection(0), Connection(1); "
+        "answers.send(('ready', None)); seconds = requests.recv()[-1]; answers.send(('answer', Answer(None, seconds, 0, False, False)))"
+    )
+    monkeypatch.setattr(highs_process, "_START", serve)
+    for seconds, most in ((2000.0, 1999.5), (3.0, 2.7)):
+        monkeypatch.setattr(highs_process, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+        assert highs_process.solve("relax", random_program(1), {}, seconds, lambda _: False).objective == pytest.approx(most)
+        highs_process.workers.close_idle()
+
+
+def test_no_process_is_started_when_time_is_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    deadline = time.perf_counter()
+    assert highs_process.solve("relax", random_program(1), {}, deadline, lambda _: False).x is None
+    assert not highs_process.write(random_program(1), tmp_path / "model.mps", deadline, lambda: False)
+
+
+def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckmateError, match="cannot write the program: FileNotFoundError: "):
+        highs_process.write(random_program(1), tmp_path / "none" / "model.mps", time.perf_counter() + PATIENCE, lambda: False)
 
 
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ The command is that of the package `cbcbox` (the extra `cbc`), or else the one o
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import tempfile
@@ -17,8 +18,9 @@ import numpy as np
 from ...errors import CheckmateError
 from ..interface.running_search import Search
 from ..representation.graph_arrays import Floats
-from . import child_guard, python_process
-from .program import Answer, Program, ProgramArrays
+from . import child_guard, dispatch, highs_process, python_process
+from .mps_file import write_mps
+from .program import Answer, Model
 
 _MODEL, _SOLUTION, _CODE = "model.mps", "solution.txt", "exit_code.txt"
 #: CBC looks at the clock, and at signals, between nodes only: it is told to stop at this part of the time, and killed at the end,
@@ -43,29 +45,19 @@ def find_cbc() -> str:
     return path
 
 
-def solve_with_cbc(program: Program, seconds: float, gap: float, search: Search) -> Answer:
+def solve_with_cbc(program: Model, seconds: float, gap: float, search: Search) -> Answer:
     """Minimise. Takes what `solve_with_highs` takes. The bound of a search that was cut is not read: logs round it.
 
     Raises:
         CheckmateError: CBC is not installed, or failed.
     """
     path = find_cbc()
-    deadline = time.perf_counter() + seconds
+    began = time.perf_counter()
+    deadline, finish = began + seconds, began + _PART * seconds
     folder = Path(tempfile.mkdtemp(prefix="checkmate-cbc-"))
-    options = {
-        "sec": f"{max(0.1, _PART * seconds):.3f}",
-        "timeMode": "elapsed",
-        "ratioGap": "0",
-        "allowableGap": repr(float(gap)),
-        "primalTolerance": "1e-9",
-        "integerTolerance": "1e-9",
-        "randomCbcSeed": str(search.seed + 1),  # 0 would mean the time of day
-    }
-    words = [word for name, value in options.items() for word in (f"-{name}", value)]
-    command = [path, str(folder / _MODEL), *words, "-solve", "-solution", str(folder / _SOLUTION)]
     try:
         process = python_process.start(
-            ["-S", child_guard.__file__, str(folder), _CODE, *command],
+            ["-S", child_guard.__file__, str(folder), _CODE],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -74,62 +66,54 @@ def solve_with_cbc(program: Program, seconds: float, gap: float, search: Search)
     except CheckmateError:
         folder.rmdir()
         raise
-    with process:  # leaving it closes standard input, whereupon CBC is killed and the folder goes, and waits for that
-        try:
-            write_mps(program.arrays(), folder / _MODEL)
-            _run(process, folder / _CODE, search, deadline)
-        except OSError as error:  # no space left, for one
-            raise CheckmateError(f"method 'milp-cbc': {error}") from None
-        if process.poll() is not None:
-            raise CheckmateError(f"method 'milp-cbc': cannot run {path}")
-        return _read(folder, program.num_variables, gap)
+    assert process.stdin is not None
+    try:
+        with process.stdin:  # once it is closed CBC is killed and the folder goes
+            if not _write(program, folder / _MODEL, search, deadline):
+                return Answer(None, np.inf, -np.inf, False, False)
+            command = _command(path, folder, finish - time.perf_counter(), gap, search.seed)
+            _run(process, command, folder / _CODE, search, deadline)
+            if process.poll() is not None:
+                raise CheckmateError(f"method 'milp-cbc': cannot run {path}")
+            return _read(folder, program.num_variables, gap)
+    except OSError as error:  # no space left, for one
+        raise CheckmateError(f"method 'milp-cbc': {error}") from None
+    finally:
+        python_process.leave(process)
 
 
-def _run(process: subprocess.Popen[bytes], code: Path, search: Search, deadline: float) -> None:
+def _write(program: Model, path: Path, search: Search, deadline: float) -> bool:
+    """Write the program; False if time was over first, or Ctrl-C."""
+    if not dispatch.is_small(program):
+        return highs_process.write(program, path, deadline, lambda: search.interrupted)
+    write_mps(program.arrays(), path)
+    return True
+
+
+def _command(path: str, folder: Path, seconds: float, gap: float, seed: int) -> list[str]:
+    options = {
+        "sec": f"{max(0.1, seconds):.3f}",
+        "timeMode": "elapsed",
+        "ratioGap": "0",
+        "allowableGap": repr(float(gap)),
+        "primalTolerance": "1e-9",
+        "integerTolerance": "1e-9",
+        "randomCbcSeed": str(seed + 1),  # 0 would mean the time of day
+    }
+    words = [word for name, value in options.items() for word in (f"-{name}", value)]
+    return [path, str(folder / _MODEL), *words, "-solve", "-solution", str(folder / _SOLUTION)]
+
+
+def _run(process: subprocess.Popen[bytes], command: list[str], code: Path, search: Search, deadline: float) -> None:
     """Until it is done, or the deadline; asks it to stop on Ctrl-C (it then writes what it has)."""
     assert process.stdin is not None
-    process.stdin.write(b"g")
+    process.stdin.write(json.dumps(command).encode() + b"\n")
     asked = False
     while process.poll() is None and not code.exists() and time.perf_counter() < deadline:
         if search.interrupted and not asked:
             process.stdin.write(b"i")
             asked, deadline = True, time.perf_counter() + _GRACE
         time.sleep(0.01)
-
-
-def write_mps(arrays: ProgramArrays, path: Path) -> None:
-    """Write the program in free MPS form: columns x0, x1, ... and rows r0, r1, ...; every row has one finite side.
-
-    Every number is written so that reading it gives it back. HiGHS's own writer (highspy 1.15, `Highs.writeModel`) writes 15
-    digits and not the 17 that this takes: of 1000 random numbers in [0, 1), 917 came back as others, which changes the program.
-    """
-    lower = np.isfinite(arrays.row_lower)
-    if np.any(lower & np.isfinite(arrays.row_upper)):
-        raise ValueError("rows with both sides are not supported: state them as two rows")
-    lines = ["NAME checkmate FREE", "ROWS", " N cost"]
-    lines += [f" {'G' if below else 'L'} r{row}" for row, below in enumerate(lower.tolist())]
-    lines.append("COLUMNS")
-    matrix = arrays.matrix
-    pointers, rows, numbers = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
-    inside = False
-    for column, (integer, cost) in enumerate(zip(arrays.integer.tolist(), arrays.cost.tolist(), strict=True)):
-        if integer != inside:
-            lines.append(f" MARKER 'MARKER' '{'INTORG' if integer else 'INTEND'}'")
-            inside = integer
-        lines.append(f" x{column} cost {cost!r}")
-        lines += [f" x{column} r{rows[entry]} {numbers[entry]!r}" for entry in range(pointers[column], pointers[column + 1])]
-    if inside:
-        lines.append(" MARKER 'MARKER' 'INTEND'")
-    lines.append("RHS")
-    sides = np.where(lower, arrays.row_lower, arrays.row_upper)
-    lines += [f" RHS r{row} {float(sides[row])!r}" for row in np.flatnonzero(sides).tolist()]
-    lines.append("BOUNDS")
-    for column, least in enumerate(arrays.lower.tolist()):
-        if least:
-            lines.append(f" LO BND x{column} {least!r}")
-        lines.append(f" UP BND x{column} 1")
-    lines.append("ENDATA")
-    path.write_text("\n".join(lines) + "\n", encoding="ascii")
 
 
 def _read(folder: Path, num_variables: int, gap: float) -> Answer:

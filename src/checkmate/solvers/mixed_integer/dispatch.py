@@ -18,16 +18,16 @@ from pathlib import Path
 from ..interface.running_search import Search
 from ..representation.graph_arrays import Floats, Ints
 from . import highs_process
-from .program import Answer, Program
+from .program import Answer, Model
 
-#: Variables of a program that is small, solved within a blink or under HiGHS's own clock.
-_SMALL = 15_000
+#: Variables and nonzeros of a program that is small: made within a blink, and solved within one or under HiGHS's own clock.
+_SMALL, _FEW_NONZEROS = 15_000, 200_000
 #: Packages known to bring a HiGHS of their own, in some versions.
 _RIVALS = ("ortools",)
 
 
 def minimise(
-    program: Program,
+    program: Model,
     time_limit: float,
     absolute_gap: float,
     seed: int,
@@ -46,43 +46,42 @@ def minimise(
         work: units (see interface/work_limits.py) after which it ends, if some variables are integer: at the same point in every run.
     """
     deadline = time.perf_counter() + time_limit
-    arrays = program.arrays()
     if may_load():
         from . import highs
 
+        arrays = program.arrays()
         return highs.minimise(arrays, deadline - time.perf_counter(), absolute_gap, seed, stop, start, tolerance, work=work)
-    arguments = {"arrays": arrays, "absolute_gap": absolute_gap, "seed": seed, "start": start, "tolerance": tolerance}
-    arguments["work"] = work
-    return highs_process.ask("minimise", arguments, deadline, stop)
+    arguments = {"absolute_gap": absolute_gap, "seed": seed, "start": start, "tolerance": tolerance, "work": work}
+    return highs_process.solve("minimise", program, arguments, deadline, stop)
 
 
-def relax(program: Program, time_limit: float, stop: Callable[[], bool] = lambda: False) -> Answer:
+def relax(program: Model, time_limit: float, stop: Callable[[], bool] = lambda: False) -> Answer:
     """The linear relaxation by HiGHS: see `highs.relax`."""
     deadline = time.perf_counter() + time_limit
-    arrays = program.arrays()
     if may_load():
         from . import highs
 
+        arrays = program.arrays()
         return highs.relax(arrays, deadline - time.perf_counter(), stop)
-    return highs_process.ask("relax", {"arrays": arrays}, deadline, lambda _: stop())
+    return highs_process.solve("relax", program, {}, deadline, lambda _: stop())
 
 
-def solve_with_highs(program: Program, seconds: float, gap: float, search: Search, tolerance: float | None = None) -> Answer:
+def is_small(program: Model) -> bool:
+    """It takes no time to speak of before HiGHS looks at its clock."""
+    return program.num_variables <= _SMALL and program.num_nonzeros <= _FEW_NONZEROS
+
+
+def solve_with_highs(program: Model, seconds: float, gap: float, search: Search, tolerance: float | None = None) -> Answer:
     """Minimise within the time, to the gap (absolute), or until Ctrl-C, in a process of its own if the program is large.
 
     Raises:
         CheckmateError: the process failed, as for want of memory.
     """
-    if program.num_variables <= _SMALL:
+    if is_small(program):
         return minimise(program, seconds, gap, search.seed, lambda _: search.interrupted, tolerance=tolerance)
     deadline = time.perf_counter() + seconds
-    arguments = {
-        "arrays": program.arrays(),
-        "absolute_gap": gap,
-        "seed": search.seed,
-        "tolerance": tolerance,
-    }
-    return highs_process.ask("minimise", arguments, deadline, lambda _: search.interrupted)
+    arguments = {"absolute_gap": gap, "seed": search.seed, "tolerance": tolerance}
+    return highs_process.solve("minimise", program, arguments, deadline, lambda _: search.interrupted)
 
 
 def may_load() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from importlib import import_module
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 
 from ...errors import CheckmateError
 from ..interface.running_search import Search
-from .program import Answer, Program
+from .program import Answer, Model
 
 
-def solve_with_gurobi(program: Program, seconds: float, gap: float, search: Search) -> Answer:
+def solve_with_gurobi(program: Model, seconds: float, gap: float, search: Search) -> Answer:
     """Minimise. Takes what `solve_with_highs` takes.
 
     Raises:
@@ -24,6 +25,7 @@ def solve_with_gurobi(program: Program, seconds: float, gap: float, search: Sear
         raise CheckmateError(
             "method 'milp-gurobi' needs gurobipy and a licence: run pip install gurobipy, or use method 'milp' (HiGHS)"
         ) from None
+    deadline = time.perf_counter() + seconds
     arrays = program.arrays()
     try:
         with gurobi.Env(params={"OutputFlag": 0}) as environment, gurobi.Model(env=environment) as model:
@@ -35,7 +37,7 @@ def solve_with_gurobi(program: Program, seconds: float, gap: float, search: Sear
                 if len(stated):
                     model.addMConstr(rows[stated], x, sense, side[stated])
             options = {
-                "TimeLimit": max(0.01, seconds),
+                "TimeLimit": max(0.01, deadline - time.perf_counter()),
                 "MIPGap": 0.0,
                 "MIPGapAbs": gap,
                 "Seed": search.seed,

@@ -1,7 +1,8 @@
 """HiGHS in a process of its own, for programs that this process cannot, or should not, solve itself.
 
 HiGHS does not look at its clock while it presolves, nor while the simplex method starts up, which takes many seconds on
-programs with hundreds of thousands of variables: a process can be killed when its time is over. And some packages bring a HiGHS
+programs with hundreds of thousands of variables: a process can be killed when its time is over. To make the arrays of such a program,
+or a file of it for another solver, takes seconds as well: that is done there, too. And some packages bring a HiGHS
 of their own, with which ours cannot be loaded. A process that has answered waits for the next program for some seconds.
 """
 
@@ -13,18 +14,20 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing import Pipe
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...errors import CheckmateError
-from ..representation.graph_arrays import Floats
 from . import python_process
-from .program import Answer, ProgramArrays
+from .program import Answer, Model
 
-#: Seconds that it may take beyond its time, or after it was asked to stop, to say what it has.
-_GRACE = 0.5
+#: HiGHS is told to stop so many seconds before the process is killed, so that it can say what it has, or after this part of the
+#: time where that is less; asked to stop before, it has as long.
+_GRACE, _PART = 0.5, 0.9
 #: Seconds between two looks at the clock.
 _TICK = 0.02
 _START = "import sys; sys.path[:] = sys.argv[1:]; from checkmate.solvers.mixed_integer.highs_worker import serve; serve()"
@@ -60,26 +63,31 @@ class Worker:
         """Of the process."""
         return self._process.pid
 
-    def ask(self, name: str, arguments: dict[str, Any], deadline: float, stop: Callable[[float], bool]) -> tuple[Answer, bool]:
-        """The answer to a request, and whether the process is still of use: False if its time had to be cut.
+    def ask(
+        self, name: str, model: Model, arguments: dict[str, Any], deadline: float, stop: Callable[[float], bool]
+    ) -> tuple[Answer | None, bool]:
+        """The answer to a request, if it has one, and whether that came by itself: False if its time had to be cut.
+
+        Then the process is of no more use, and the answer is the best it had found, if that is of any use.
 
         Raises:
             EOFError, OSError: the process is gone.
             CheckmateError: it could not solve the program.
         """
         self.requests += 1
-        bound, best, stopping, sent, end = -np.inf, None, False, False, deadline + _GRACE
+        finish = deadline - min(_GRACE, (1 - _PART) * (deadline - time.perf_counter()))
+        best, bound, stopping, sent, end = Answer(None, np.inf, -np.inf, False, False), -np.inf, False, False, deadline
         while True:
             if self._ready and not sent:
-                left = max(0.0, deadline - time.perf_counter())
-                self._ours_out.send((self.requests, name, arguments | {"time_limit": left}))
+                left = max(0.0, finish - time.perf_counter())
+                self._ours_out.send((self.requests, name, model, arguments, left))
                 sent = True
             if self._ours_in.poll(_TICK):
                 kind, content = self._ours_in.recv()
                 if kind == "answer":
                     return content, True
                 if kind == "failed":
-                    raise CheckmateError(f"HiGHS failed: {content}")
+                    raise CheckmateError(content)
                 if kind == "ready":
                     self._ready = True
                 elif kind == "bound":
@@ -92,7 +100,15 @@ class Worker:
                 if sent:
                     self._ours_out.send(self.requests)
             if now > end:
-                return _unfinished(arguments["arrays"], best, bound), False
+                return replace(best, bound=bound), False
+
+    def kill(self) -> None:
+        """End the process, whatever it does, and do not wait for that."""
+        self._process.kill()
+        python_process.leave(self._process)
+        self._ours_in.close()
+        self._ours_out.close()
+        self._errors.close()
 
     def close(self) -> str:
         """End the process; returns what it said last."""
@@ -112,10 +128,6 @@ class Worker:
         self._ours_in.close()
         self._ours_out.close()
         self._errors.close()
-
-
-def _unfinished(arrays: ProgramArrays, x: Floats | None, bound: float) -> Answer:
-    return Answer(x, np.inf if x is None else float(arrays.cost @ x), bound, False, False)
 
 
 class _Workers:
@@ -152,6 +164,12 @@ class _Workers:
             self._all.discard(worker)
         return worker.close()
 
+    def kill(self, worker: Worker) -> None:
+        """End it, whatever it does."""
+        with self._lock:
+            self._all.discard(worker)
+        worker.kill()
+
     def close_idle(self) -> None:
         """End those that wait for work."""
         while self._idle:
@@ -170,22 +188,41 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=workers.after_fork)
 
 
-def ask(name: str, arguments: dict[str, Any], deadline: float, stop: Callable[[float], bool]) -> Answer:
-    """Have another process solve a program.
+def solve(name: str, model: Model, arguments: dict[str, Any], deadline: float, stop: Callable[[float], bool]) -> Answer:
+    """Have another process make a program and solve it.
 
     Args:
-        name: the function of `highs`. arguments: of it, without time limit, `stop` and `found`.
+        name: the function of `highs`. arguments: of it, without arrays, time limit, `stop` and `found`.
         deadline: on the clock `time.perf_counter`. Past it, what was found until then is the answer.
         stop: called now and then with the bound proven so far; True ends the search.
 
     Raises:
         CheckmateError: the process failed, as for want of memory.
     """
+    answer, _ = _ask(name, model, arguments, deadline, stop)
+    assert answer is not None
+    return answer
+
+
+def write(model: Model, path: Path, deadline: float, stop: Callable[[], bool]) -> bool:
+    """Have another process make a program and write it to a file (see `mps_file`); False if that had to be cut.
+
+    Raises:
+        CheckmateError: the process failed, as for want of space.
+    """
+    return _ask("write", model, {"path": path}, deadline, lambda _: stop())[1]
+
+
+def _ask(
+    name: str, model: Model, arguments: dict[str, Any], deadline: float, stop: Callable[[float], bool]
+) -> tuple[Answer | None, bool]:
+    if time.perf_counter() >= deadline:  # not even the process would start in no time
+        return Answer(None, np.inf, -np.inf, False, False), False
     while True:
         worker = workers.take()
         first = worker.requests == 0
         try:
-            answer, usable = worker.ask(name, arguments, deadline, stop)
+            answer, finished = worker.ask(name, model, arguments, deadline, stop)
         except (EOFError, OSError):
             end = workers.close(worker)
             if first:
@@ -194,8 +231,8 @@ def ask(name: str, arguments: dict[str, Any], deadline: float, stop: Callable[[f
         except BaseException:
             workers.close(worker)
             raise
-        if usable:
+        if finished:
             workers.give_back(worker)
         else:
-            workers.close(worker)
-        return answer
+            workers.kill(worker)
+        return answer, finished

@@ -1,9 +1,9 @@
 """The process that solves programs with HiGHS for another one: `serve` is all it does.
 
-Requests (number, function of `highs`, arguments) come through standard input; an integer asks the request of that number to stop.
-Answers go out through standard output, as (kind, content): "ready" once, and for each request any number of "bound" (proven
-so far) and "found" (a better solution), then "answer" or "failed". The process ends when standard input does, that is, also when
-whoever started it has been killed, and by itself when nothing was asked for a while.
+Requests (number, function of `highs` or "write", model, arguments, seconds) come through standard input; an integer asks the request
+of that number to stop. Answers go out through standard output, as (kind, content): "ready" once, and for each request any number of
+"bound" (proven so far) and "found" (a better solution), then "answer" or "failed". The process ends when standard input does, that
+is, also when whoever started it has been killed, and by itself when nothing was asked for a while.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
+
 from ..representation.graph_arrays import Floats
 from . import highs
-from .program import Answer
+from .mps_file import write_mps
+from .program import Answer, Model
 
-Request = tuple[int, str, dict[str, Any]]
+Request = tuple[int, str, Model, dict[str, Any], float]
 
 #: Seconds without a request after which the process ends.
 _IDLE = 15.0
@@ -54,14 +57,16 @@ def serve() -> None:
     answers.send(("ready", None))
     while True:
         try:
-            number, name, arguments = waiting.get(timeout=_IDLE)
+            number, name, model, arguments, seconds = waiting.get(timeout=_IDLE)
         except queue.Empty:
             return
-        answers.send(_answer(name, arguments, answers, stopping(number)))
+        answers.send(_answer(name, model, arguments, seconds, answers, stopping(number)))
 
 
-def _answer(name: str, arguments: dict[str, Any], answers: Connection, stop: Callable[[], bool]) -> tuple[str, Answer | str]:
-    reported = time.monotonic()
+def _answer(
+    name: str, model: Model, arguments: dict[str, Any], seconds: float, answers: Connection, stop: Callable[[], bool]
+) -> tuple[str, Answer | str | None]:
+    deadline, reported = time.perf_counter() + seconds, time.monotonic()
 
     def report(bound: float) -> bool:
         nonlocal reported
@@ -71,11 +76,17 @@ def _answer(name: str, arguments: dict[str, Any], answers: Connection, stop: Cal
         return stop()
 
     def found(x: Floats) -> None:
-        answers.send(("found", x))
+        answers.send(("found", Answer(x, float(arrays.cost @ x), -np.inf, False, False)))
 
     try:
+        arrays = model.arrays()
+        if name == "write":
+            write_mps(arrays, **arguments)
+            return "answer", None
+        left = deadline - time.perf_counter()
         if name == "relax":
-            return "answer", highs.relax(**arguments, stop=stop)
-        return "answer", highs.minimise(**arguments, stop=report, found=found)
+            return "answer", highs.relax(arrays, left, **arguments, stop=stop)
+        return "answer", highs.minimise(arrays, left, **arguments, stop=report, found=found)
     except Exception as error:  # noqa: BLE001 - whatever it is, the one who asked has to hear of it
-        return "failed", f"{type(error).__name__}: {error}".splitlines()[0]
+        what = "cannot write the program" if name == "write" else "HiGHS failed"
+        return "failed", f"{what}: {type(error).__name__}: {error}".splitlines()[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,23 @@ class ProgramArrays:
     row_upper: Floats
 
 
+class Model(Protocol):
+    """What becomes a program where it is asked for: here, or in another process. Pickled it is small, or as large as the program.
+
+    Attributes:
+        num_variables: of the program. num_nonzeros: of its matrix, at least.
+    """
+
+    @property
+    def num_variables(self) -> int: ...
+
+    @property
+    def num_nonzeros(self) -> int: ...
+
+    def arrays(self) -> ProgramArrays:
+        """The program."""
+
+
 class Program:
     """A minimisation over variables in [0, 1], built row block by row block."""
 
@@ -62,7 +79,7 @@ class Program:
         self._coefficients: list[Floats] = []
         self._lower: list[Floats] = []
         self._upper: list[Floats] = []
-        self.num_rows = 0
+        self.num_rows = self.num_nonzeros = 0
 
     def variables(self, cost: Floats, integer: bool, least: Floats | None = None) -> Ints:
         """Add len(cost) variables, at least 0 (or `least`) and at most 1; returns their indices."""
@@ -95,6 +112,7 @@ class Program:
         self._rows.append(rows)
         self._columns.append(columns)
         self._coefficients.append(coefficients)
+        self.num_nonzeros += len(columns)
 
     def _bounds(self, lower: Floats, upper: Floats) -> None:
         self._lower.append(lower)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,11 @@ def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-P", *arguments], env=environment, start_new_session=True, **options)
     except (OSError, TypeError) as error:  # an interpreter inside another program knows no executable: None
         raise CheckmateError(f"cannot start another Python process ({sys.executable}): {error}") from None
+
+
+def leave(process: subprocess.Popen[bytes]) -> None:
+    """Wait in the background for a process that ends: where it held gigabytes that takes a second or more, and nobody needs it."""
+    threading.Thread(target=process.wait, daemon=True).start()
 
 
 def search_path() -> list[str]:

@@ -24,7 +24,6 @@ not reported as one: the bound of these methods stays the cost of computing ever
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,9 +31,10 @@ from ...errors import CheckmateError
 from ...schedule import OPTIMAL_GAP
 from ..interface.running_search import Search
 from ..mixed_integer.dispatch import solve_with_highs
-from ..mixed_integer.program import Answer, Program
+from ..mixed_integer.program import Answer, Model
 from ..representation.decoding import evaluate
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
+from .staged_program import StagedProgram, with_sink
 
 #: Objective units for the cost of computing everything once.
 _SCALE = 1000.0
@@ -42,9 +42,11 @@ _SCALE = 1000.0
 _TOLERANCE = 1e-9
 #: The program has about num_ops^2 variables of each kind: past this many ops it takes gigabytes, and no solver ends.
 _MOST_OPS = 500
+#: Most coefficients: HiGHS takes about 200 bytes for each, and its time for graphs with so many edges is hours as well.
+_MOST_NONZEROS = 20_000_000
 
 #: Solves a program: (program, seconds, absolute gap, search).
-Backend = Callable[[Program, float, float, Search], Answer]
+Backend = Callable[[Model, float, float, Search], Answer]
 
 
 def milp(search: Search) -> None:
@@ -66,7 +68,7 @@ def milp_gurobi(search: Search) -> None:
     _solve(search, solve_with_gurobi)
 
 
-def _highs(program: Program, seconds: float, gap: float, search: Search) -> Answer:
+def _highs(program: Model, seconds: float, gap: float, search: Search) -> Answer:
     return solve_with_highs(program, seconds, gap, search, _TOLERANCE)
 
 
@@ -80,7 +82,7 @@ def _solve(search: Search, backend: Backend) -> None:
         formulation = Formulation(Problem(graph), budget)
         program = formulation.program
         gap = max(search.gap, OPTIMAL_GAP) * formulation.scale * graph.ideal_cost
-        search.report(f"solving an integer program: {program.num_variables} variables, {program.num_rows} rows")
+        search.report(f"solving an integer program: {program.num_variables} variables, {program.num_nonzeros} coefficients")
         answer = backend(program, search.time_left(), gap, search)
         if answer.x is None:
             return
@@ -91,31 +93,6 @@ def _solve(search: Search, backend: Backend) -> None:
             return
         # Within the solver's tolerance, and yet some bytes too many: ask for that much less.
         budget -= found.peak - search.budget
-
-
-@dataclass(frozen=True)
-class _GraphWithSink:
-    """The graph with an op at the end that reads the kept values, if there are any."""
-
-    cost: Floats
-    workspace: Floats
-    recomputable: Bools
-    values: Ints  # of all (value, op that reads it) pairs, by op
-    readers: Ints
-
-
-def _with_sink(problem: Problem) -> _GraphWithSink:
-    values, readers = problem.edges
-    kept = np.flatnonzero(problem.keep)
-    if not len(kept):
-        return _GraphWithSink(problem.cost, problem.workspace, problem.recomputable, values, readers)
-    return _GraphWithSink(
-        np.append(problem.cost, 0.0),
-        np.append(problem.workspace, 0.0),
-        np.append(problem.recomputable, True),
-        np.append(values, kept),
-        np.append(readers, np.full(len(kept), problem.graph.num_ops)),
-    )
 
 
 class Formulation:
@@ -143,33 +120,31 @@ class Formulation:
                 f"the integer program of the paper has about {graph.num_ops}^2 variables for {graph.num_ops} ops, too many beyond "
                 f"{_MOST_OPS} ops: use method 'auto'"
             )
-        self.problem, self._graph = problem, _with_sink(problem)
-        arrays = self._graph
-        n = len(arrays.cost)
-        self._unit = float(max(budget, 1))
+        self.problem = problem
+        with_end = with_sink(problem)
+        n = len(with_end.cost)
         self.scale = _SCALE / graph.ideal_cost if graph.ideal_cost else 1.0
         over = np.flatnonzero(problem.profile > budget)
         self.begin = int(over[0]) if len(over) else n - 1
         stages = np.arange(self.begin, n)
-        self.program = program = Program()
 
         until = problem.useful_until(problem.recomputable)
-        exists = (problem.producer < stages[:, None]) & (until >= stages[:, None])
-        self.retain = np.full(exists.shape, -1)
-        self.retain[exists] = program.variables(np.zeros(int(exists.sum())), integral)
+        self.retain = _numbered((problem.producer < stages[:, None]) & (until >= stages[:, None]), 0)
 
         op_until = np.full(n, -1)
         np.maximum.at(op_until, problem.producer, until)
         ops = np.arange(n)
-        again = (ops < stages[:, None]) & (op_until >= stages[:, None]) & arrays.recomputable
-        frontier = ops == stages[:, None]
-        present = again | frontier
-        self.compute = np.full(present.shape, -1)
-        cost = np.where(frontier, 0.0, arrays.cost * self.scale)
-        self.compute[present] = program.variables(cost[present], integral, frontier[present].astype(np.float64))
+        again = (ops < stages[:, None]) & (op_until >= stages[:, None]) & with_end.recomputable
+        self.compute = _numbered(again | (ops == stages[:, None]), int(np.sum(self.retain >= 0)))
 
-        self._dependencies()
-        self._memory(*self._frees())
+        cost = with_end.cost * self.scale
+        self.program = StagedProgram(with_end, self.begin, self.retain, self.compute, cost, float(max(budget, 1)), integral)
+        nonzeros = self.program.num_nonzeros
+        if nonzeros > _MOST_NONZEROS:
+            raise CheckmateError(
+                f"the integer program of the paper has about {nonzeros // 10**6} million coefficients for this graph, too many beyond "
+                f"{_MOST_NONZEROS // 10**6} million: use method 'auto'"
+            )
 
     def sequence(self, x: Floats) -> list[int]:
         """The op sequence of a solution."""
@@ -189,101 +164,9 @@ class Formulation:
         whole[self.begin : self.begin + len(part)] = part
         return whole
 
-    def _dependencies(self) -> None:
-        """Rows (1b) and (1c)."""
-        producer = self.problem.producer
-        values, readers = self._graph.values, self._graph.readers
-        stage, edge = np.nonzero(self.compute[:, readers] >= 0)
-        v, o = values[edge], readers[edge]
-        self.program.at_least(
-            0.0,
-            [(self.compute[stage, producer[v]], 1.0), (self.retain[stage, v], 1.0), (self.compute[stage, o], -1.0)],
-        )
-        # What was first computed in the stage before is there.
-        row, v = np.nonzero(
-            (self.retain[1:] >= 0) & (producer < np.arange(self.begin, self.begin + len(self.retain) - 1)[:, None])
-        )
-        self.program.at_least(
-            0.0, [(self.retain[row, v], 1.0), (self.compute[row, producer[v]], 1.0), (self.retain[row + 1, v], -1.0)]
-        )
-        # Nobody reads a value before its op's turn: a value that is computed in the stage need not be there at its begin.
-        row, v = np.nonzero(self.retain >= 0)
-        again = self.compute[row, producer[v]]
-        both = again >= 0
-        self.program.at_least(-1.0, [(self.retain[row[both], v[both]], -1.0), (again[both], -1.0)])
 
-    def _frees(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Variables F and their rows; returns (rows of stages, ops, values, indices of the variables)."""
-        problem, program = self.problem, self.program
-        m = len(problem.size)
-        # Every (op, value) such that the op reads or makes the value.
-        touching_ops = np.concatenate([self._graph.readers, problem.producer])
-        touched = np.concatenate([self._graph.values, np.arange(m)])
-        counted = problem.size[touched] > 0
-        touching_ops, touched = touching_ops[counted], touched[counted]
-        by_value = np.lexsort((touching_ops, touched))
-        touching_ops, touched = touching_ops[by_value], touched[by_value]
-        row, pair = np.nonzero(self.compute[:, touching_ops] >= 0)
-        op, value = touching_ops[pair], touched[pair]
-        # The op that ends the stage runs for certain: if it reads the value, no op before can free it.
-        reads_frontier = np.zeros((len(self.retain), m), np.bool_)
-        late = self._graph.readers >= self.begin
-        reads_frontier[self._graph.readers[late] - self.begin, self._graph.values[late]] = True
-        possible = (op == row + self.begin) | ~reads_frontier[row, value]
-        row, pair, op, value = row[possible], pair[possible], op[possible], value[possible]
-        free = program.variables(np.zeros(len(op)), integer=False)
-        program.at_least(0.0, [(self.compute[row, op], 1.0), (free, -1.0)])
-        following = np.full(len(op), -1)
-        inner = row + 1 < len(self.retain)
-        following[inner] = self.retain[row[inner] + 1, value[inner]]
-        held = following >= 0
-        program.at_least(-1.0, [(free[held], -1.0), (following[held], -1.0)])
-        # Later users of the same value are the entries after it, up to where the next value begins.
-        last = np.searchsorted(touched, touched, side="right")
-        for step in range(1, int(np.max(last - np.arange(len(touched)), initial=1))):
-            later = np.minimum(pair + step, len(touched) - 1)
-            user = np.where(pair + step < last[pair], self.compute[row, touching_ops[later]], -1)
-            clash = user >= 0
-            program.at_least(-1.0, [(free[clash], -1.0), (user[clash], -1.0)])
-        return row, op, value, free
-
-    def _memory(self, row: Ints, op: Ints, value: Ints, free: Ints) -> None:
-        """Variables U, in units of the budget, and their rows (2), (3) and (8)."""
-        problem, program = self.problem, self.program
-        size = problem.size / self._unit
-        made = np.zeros(len(self._graph.cost))
-        np.add.at(made, problem.producer, size)
-        stage, ops = np.nonzero(self.compute >= 0)
-        live = np.full(self.compute.shape, -1)
-        live[stage, ops] = program.variables(np.zeros(len(ops)), integer=False)
-        number = np.full(self.compute.shape, -1)  # of the row for (stage, op); the row of the next op uses what op frees
-        number[stage, ops] = np.arange(len(ops))
-        first = np.append(True, stage[1:] != stage[:-1])
-        here = np.arange(len(ops))
-        s_row, s_value = np.nonzero(self.retain >= 0)
-        follows = number[row, op] + 1
-        inside = follows < len(ops)
-        inside[inside] &= ~first[follows[inside]]
-        program.at_most_rows(
-            np.concatenate([here, here, here[~first], number[s_row, ops[first][s_row]], follows[inside]]),
-            np.concatenate(
-                [
-                    live[stage, ops],
-                    self.compute[stage, ops],
-                    live[stage, ops][here[~first] - 1],
-                    self.retain[s_row, s_value],
-                    free[inside],
-                ]
-            ),
-            np.concatenate(
-                [np.full(len(ops), -1.0), made[ops], np.ones(int((~first).sum())), size[s_value], -size[value[inside]]]
-            ),
-            np.zeros(len(ops)),
-        )
-        works = np.flatnonzero(self._graph.workspace[ops] > 0)
-        program.at_most_rows(
-            np.tile(np.arange(len(works)), 2),
-            np.concatenate([live[stage[works], ops[works]], self.compute[stage[works], ops[works]]]),
-            np.concatenate([np.ones(len(works)), self._graph.workspace[ops[works]] / self._unit]),
-            np.ones(len(works)),
-        )
+def _numbered(present: Bools, first: int) -> Ints:
+    """Numbers from `first` on where there is something, by rows, and -1 elsewhere."""
+    numbers = np.full(present.shape, -1)
+    numbers[present] = first + np.arange(int(present.sum()))
+    return numbers

@@ -56,9 +56,9 @@ def _round(search: Search, roundings: Callable[[Floats], Iterable[Bools]]) -> No
         if answer.x is not None and answer.optimal:
             retained = np.clip(formulation.retained(answer.x), 0.0, 1.0)
             for rounded in roundings(retained):
-                if search.interrupted or search.time_left() <= 0:
+                if search.stopped():
                     break
-                sequence = Retention.from_matrix(graph, rounded).sequence()
+                sequence = Retention.from_matrix(graph, rounded).sequence(search.stopped)
                 if sequence is not None:
                     found = evaluate(graph, sequence)
                     if found.peak <= search.budget:
