@@ -4,8 +4,9 @@ Parameters and buffers that the step does not read, gradients of earlier microba
 of the model, the buckets of DistributedDataParallel. Nobody has to say where they are: PyTorch tells all optimizers' steps to a
 hook, and what was made before is found among the objects of the process, by class.
 
-Limits: other copies of a model than `AveragedModel`'s and those of modules that were shown are not seen, nor is what a
-communication hook keeps. What PyTorch's FullyShardedDataParallel of old (one flat parameter) holds in between is not seen either.
+Limits: copies of the model other than those of `AveragedModel` are not seen, nor is what a communication hook keeps.
+What `gc.freeze` hides cannot be found among the objects; optimizers still are, by their next step. The older
+FullyShardedDataParallel (one flat parameter) is not known.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Held:
         """Know parameters; a graph's inputs may be given as they are."""
         with self._lock:
             for tensor in tensors:
-                if isinstance(tensor, nn.Parameter) and not self._knows(tensor):
+                reference = self._parameters.get(id(tensor))
+                if (reference is None or reference() is not tensor) and isinstance(tensor, nn.Parameter):
                     self._parameters[id(tensor)] = weakref.ref(tensor)
 
     def watch_module(self, module: nn.Module) -> None:
@@ -183,7 +185,7 @@ class Held:
         states = []
         for watched in self._live_optimizers():
             if (optimizer := watched.optimizer()) is not None:
-                states.append((optimizer.state, watched.steps))
+                states.append((getattr(optimizer, "state", {}), watched.steps))
         reading = [(id(state), len(state), steps) for state, steps in states]
         if reading != self._states_read:
             self._states_read, self._state_bytes = reading, {}
@@ -361,6 +363,7 @@ def _everyone() -> list[Held]:
         return list(_all)
 
 
+@torch.compiler.disable
 def _on_optimizer_step(optimizer: _Optimizer, args: Any, kwargs: Any) -> None:
     for held in _everyone():
         held.stepped(optimizer)

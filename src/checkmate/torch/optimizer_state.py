@@ -18,8 +18,9 @@ import warnings
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -53,9 +54,10 @@ def predict(optimizer: torch.optim.Optimizer) -> Prediction:
     Nothing is allocated, no hook runs, and neither the optimizer nor any random generator changes.
     """
     python_state = random.getstate()
+    devices = list({parameter.device for parameter in tensors_in(optimizer.param_groups)})
     try:
         # Warnings of the copy's step would tell the user of tensors that are not his.
-        with preserved_random_state(_devices(optimizer)), no_modes(), warnings.catch_warnings():
+        with preserved_random_state(devices), _as_between_steps(devices), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for number in (1.0, 0.5):
                 with suppress(Exception):  # of the user's optimizer, run where it does not expect to be
@@ -108,8 +110,16 @@ def _inner(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield tensor
 
 
-def _devices(optimizer: torch.optim.Optimizer) -> list[torch.device]:
-    return list({parameter.device for parameter in tensors_in(optimizer.param_groups)})
+@contextmanager
+def _as_between_steps(devices: Iterable[torch.device]) -> Iterator[None]:
+    """Leave what the caller may be in the middle of: autocast, a trace, a block without gradients."""
+    with ExitStack() as stack:
+        stack.enter_context(no_modes())
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for kind in {"cpu", *(device.type for device in devices)}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def _predict(optimizer: torch.optim.Optimizer, number: float) -> Prediction:
@@ -162,8 +172,12 @@ def _without_hooks(kind: type) -> type:
     """The class with its own `step` and those of its bases as they were before PyTorch put the calls of hooks around them."""
     hooked = [base for base in kind.__mro__ if getattr(base.__dict__.get("step"), "hooked", False)]
     # Each stands before its base in the order in which methods are looked up, also for super().
-    shields = [type(base.__name__, (base,), {"step": base.__dict__["step"].__wrapped__}) for base in hooked]
+    shields = [type(base.__name__, (base,), {"step": unwrap(base.__dict__["step"], stop=_is_plain)}) for base in hooked]
     return type(kind.__name__, tuple(shields) or (kind,), {})
+
+
+def _is_plain(step: Any) -> bool:
+    return not getattr(step, "hooked", False)
 
 
 class _OutOfReach:
