@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from checkmate import Compute, Free, Graph, Op, Value
-from checkmate.planning.step_graph import Event, Link, Pair, PartGraph, PartInput
+from checkmate.planning.parts import Event, Link, Pair, PartGraph, PartInput
 from checkmate.schedule import Step
 
 # --- random parts ---
@@ -324,7 +324,7 @@ class Machine:
         if first is None:
             self.flows[link] = block
             block.holders.add(("flow", link))
-        elif first is not block:
+        else:
             if first not in self.sums:
                 self.flows[link] = self.new(max(first.size, block.size, self.returned[link].size), ("flow", link))
                 self.sums.append(self.flows[link])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 
 import checkmate
 from checkmate import Compute, Graph, InfeasibleBudget, Op, Value, simulate
-from checkmate.planning.step_graph import Event, Link, Pair, PartGraph, PartInput, StepGraph, join
+from checkmate.errors import CheckmateError, Contradiction, GraphError
+from checkmate.planning.parts import Event, Link, Pair, PartGraph, PartInput, least_across
+from checkmate.planning.step_graph import StepGraph, join
 from checkmate.planning.stretches import as_run, bytes_before, cut
-from checkmate.schedule import steps_from_sequence
-from planning.rounds import Machine, Round, random_round
+from checkmate.schedule import Step, steps_from_sequence
+from planning.rounds import Machine, Round, random_part, random_round
 from support import random_sequence, reference_trace
 
 EVERYTHING = 2**52
@@ -181,7 +184,7 @@ def test_a_round_is_a_graph_with_everything_once(seed: int) -> None:
 # --- cutting ---
 
 
-def run_and_compare(made: Round, step: StepGraph, steps: list[checkmate.schedule.Step], limit: int) -> tuple[int, int]:
+def run_and_compare(made: Round, step: StepGraph, steps: list[Step], limit: int) -> tuple[int, int]:
     """Peaks of the machine that runs the parts one by one, and of the round's schedule."""
     run, local = as_run(step, steps, limit), cut(step, steps, limit)
     whole = simulate(step.graph, run)
@@ -259,3 +262,122 @@ def test_a_recomputation_that_nobody_reads_is_left_out() -> None:
     step = joined(chain(2))
     steps = steps_from_sequence(step.graph, [0, 1, 2, 0, 3, 4, 5, 0, 6, 0, 7, 0, 8, 9])
     assert [s.op for s in as_run(step, steps) if isinstance(s, Compute)] == [0, 1, 2, 3, 4, 5, 6, 0, 7, 8, 9]
+
+
+def test_where_waiting_takes_more_than_the_schedule_it_is_said() -> None:
+    """A value is computed again early so that the much larger one that it is made from can go before another part's heavy op."""
+    wide = layer(100, inner=5)
+    ops = [replace(op, workspace=500 if op.name == "up back" else op.workspace) for op in wide.graph.ops]
+    heavy = replace(wide, graph=Graph(ops, wide.graph.values, wide.graph.fixed_memory, "heavy"))
+    made = chain(3)
+    step = join([wide, heavy], [*made.pairs[:2], replace(made.pairs[2], part=1)], made.events)
+    # Ops 2 and 6: the first op of layer 1, and the script before the way back. Ops 7 and 8: the way back of layer 2.
+    sequence = [0, 1, 2, 3, 4, 5, 6, 2, 7, 8, *range(9, step.graph.num_ops)]
+    steps = steps_from_sequence(step.graph, sequence)
+    with pytest.raises(CheckmateError, match=r"\(\d+ bytes\), 95 more than it may: plan with so many bytes less"):
+        cut(step, steps)
+    peak = simulate(step.graph, steps).peak
+    assert simulate(step.graph, as_run(step, steps, limit=peak + 95)).peak == peak + 95
+    assert [s.op for s in cut(step, steps, peak + 95)[1] if isinstance(s, Compute)] == [0, 1, 2, 0, 3, 4]
+
+
+def test_events_come_in_their_order() -> None:
+    step = join([layer()], [Pair(0, ("x", "w")), Pair(0, ("z", "w"))], [Event(0), Event(1), Event(1, True), Event(0, True)])
+    steps = steps_from_sequence(step.graph, [2, 3, 0, 1, *range(4, step.graph.num_ops)])
+    with pytest.raises(CheckmateError, match="takes its events in another order: plan it with order='given'"):
+        cut(step, steps)
+
+
+def test_a_part_never_computes_while_another_runs() -> None:
+    step = joined(chain(2))
+    ops = [replace(op, recomputable=op.recomputable or op.name == "0.down") for op in step.graph.ops]
+    wrong = replace(step, graph=Graph(ops, step.graph.values, step.graph.fixed_memory, "wrong"))
+    steps = steps_from_sequence(wrong.graph, [0, 1, 0, 1, *range(2, step.graph.num_ops)])
+    with pytest.raises(Contradiction, match="op '0.up' is computed while another part runs: .* please report it"):
+        cut(wrong, steps)
+
+
+# --- the plan of one part that holds least ---
+
+
+@settings(max_examples=100, deadline=None)
+@given(seeds)
+def test_least_across_leaves_room_for_nothing_else(seed: int) -> None:
+    rng = random.Random(seed)
+    part = random_part(rng, 20)
+    assert part.between is not None
+    needed, again = part.across
+    budget = 3 * part.graph.no_recompute_peak
+    graph, held = least_across(part, budget)
+    assert held == sum(part.graph.values[value].size for value in needed)
+    assert (graph.num_ops, graph.values, graph.fixed_memory) == (part.graph.num_ops, part.graph.values, part.graph.fixed_memory)
+    least = steps_from_sequence(graph, [*range(part.between + 1), *again, *part.backward_ops])
+    assert simulate(graph, least).peak == budget
+    with_least = _live_between(graph, least, part.between)
+    for _ in range(5):
+        steps = steps_from_sequence(graph, random_sequence(rng, graph))
+        assert (simulate(graph, steps).peak <= budget) == (_live_between(graph, steps, part.between) <= with_least)
+
+
+def _live_between(graph: Graph, steps: list[Step], between: int) -> int:
+    return simulate(graph, steps).during[steps.index(Compute(between))]
+
+
+def test_least_across_leaves_a_part_as_it_is_where_there_is_no_room() -> None:
+    part = layer()
+    assert least_across(part, 14 + 10 + 10 + 20) == (part.graph, 0)
+    raised, _ = least_across(part, 14 + 10 + 10 + 21)
+    assert raised.ops[2].workspace == 21
+    ops, values = part.graph.ops[:2], part.graph.values[:2]
+    teacher = PartGraph(Graph(ops, values, 14), None, part.inputs[:0], (1,))
+    assert least_across(teacher, 10**6) == (teacher.graph, 0)
+
+
+# --- what does not fit together ---
+
+ONE = Pair(0, ("x", "w"))
+TWO = Pair(0, (Link(0, 1), "w"))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "events", "message"),
+    [
+        ([], [], "a round has one"),
+        ([ONE, ONE], [Event(0)], "1 of 2 pairs run their forward pass"),
+        ([ONE], [Event(1)], "an event is of pair 1, but there are 1 pairs"),
+        ([ONE], [Event(0), Event(0)], "pair 0 runs its forward pass twice"),
+        ([ONE], [Event(0), Event(0, True), Event(0, True)], "pair 0 runs its backward pass twice"),
+        ([ONE], [Event(0, True)], "pair 0 runs its backward pass before its forward pass"),
+        ([Pair(2, ())], [Event(0)], "pair 0 is of part 2, but there are 2 parts"),
+        ([Pair(0, ("x",))], [Event(0)], "pair 0 has 1 sources, but part 0 has 2 inputs"),
+        ([ONE, TWO], [Event(1), Event(0)], "reads an output of pair 0, whose forward pass has not run by then"),
+        ([ONE, Pair(0, (Link(0, 0), "w"))], [Event(0), Event(1)], "reads value 0 of pair 0, which is not an output of it"),
+        (
+            [ONE, replace(TWO, leaves=frozenset([0]))],
+            [Event(0), Event(1)],
+            "input 0 of pair 1 is an output of pair 0, and so no leaf",
+        ),
+        ([Pair(1, ())], [Event(0), Event(0, True)], "pair 0 runs a backward pass that part 1 does not have"),
+    ],
+)
+def test_rounds_that_do_not_fit_together(pairs: list[Pair], events: list[Event], message: str) -> None:
+    teacher = PartGraph(Graph([Op("f", 1.0, (), (0,))], [Value("y", 1, keep=True)]), None, (), (0,))
+    with pytest.raises(GraphError, match=message):
+        join([layer(), teacher], pairs, events)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inputs": (PartInput(15), PartInput(0))}, "the inputs of part 0 take more bytes than its fixed memory"),
+        ({"inputs": (PartInput(10, (7,)), PartInput(4))}, "part 0 names ops or values that its graph does not have"),
+        ({"outputs": (9,)}, "part 0 names ops or values that its graph does not have"),
+        ({"tangents": ()}, "part 0 has 1 outputs but 0 tangents"),
+        ({"between": 8}, "part 0 has no op 8 to stand between its passes"),
+        ({"tangents": (3,)}, "a tangent of part 0 is not made by the op between its passes"),
+        ({"outputs": (4,)}, "an output of part 0 is not made by its forward pass"),
+    ],
+)
+def test_parts_that_contradict_themselves(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        join([replace(layer(), **change)], [ONE], [Event(0), Event(0, True)])

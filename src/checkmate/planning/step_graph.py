@@ -1,9 +1,5 @@
 """The parts of one round joined into one graph: one budget and one schedule for all of them.
 
-A model that its framework hands over in several graphs runs their passes nested in each other: forward 1, forward 2, backward 2,
-backward 1. Each such graph is a *part*, one run of a part's forward or backward pass an *event*, the two runs that belong together
-a *pair*, and all events from a moment at which no backward pass is due to the next such moment a *round*.
-
 The graph of a round has the ops of the parts in the order of the events. Where the user's script and automatic differentiation do
 something between two events that memory depends on, a *gap op* of cost zero stands for it. It reads what the script still holds,
 makes the gradients of outputs that the next backward pass begins with, and adds up gradients that meet. `stretches` cuts a
@@ -14,120 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
-from ..errors import GraphError
 from ..graph import Graph, Op, Value
-
-
-@dataclass(frozen=True, slots=True)
-class PartInput:
-    """A storage that a part is called with.
-
-    Attributes:
-        size: bytes, counted in the `fixed_memory` of the part's graph.
-        readers: ops of the part that read it.
-        gradient: the value of the part that is its gradient; None if it gets none.
-    """
-
-    size: int
-    readers: tuple[int, ...] = ()
-    gradient: int | None = None
-
-
-@dataclass(frozen=True)
-class PartGraph:
-    """One part alone.
-
-    Attributes:
-        graph: forward ops, the op `between`, backward ops; `fixed_memory` includes the bytes of the inputs.
-        between: the op that stands for the script between the passes: it reads the outputs and makes their gradients, the
-            *tangents*. None in a part without a backward pass.
-        inputs: one for each storage that it is called with.
-        outputs: for each tensor that the forward pass returns the value it lies in; None where that is no value of the part.
-        tangents: for each output the value that is its gradient; None where it has none.
-    """
-
-    graph: Graph
-    between: int | None
-    inputs: tuple[PartInput, ...]
-    outputs: tuple[int | None, ...]
-    tangents: tuple[int | None, ...] = ()
-
-    @property
-    def forward_ops(self) -> range:
-        return range(self.graph.num_ops if self.between is None else self.between)
-
-    @property
-    def backward_ops(self) -> range:
-        return range(0) if self.between is None else range(self.between + 1, self.graph.num_ops)
-
-    @cached_property
-    def returned(self) -> frozenset[int]:
-        """Values that the forward pass returns."""
-        return frozenset(value for value in self.outputs if value is not None)
-
-    @cached_property
-    def gradients(self) -> frozenset[int]:
-        """Values that the backward pass returns."""
-        return frozenset(given.gradient for given in self.inputs if given.gradient is not None)
-
-    @property
-    def beside_inputs(self) -> int:
-        """Bytes of the fixed memory that are no inputs, such as states of the random number generator."""
-        return self.graph.fixed_memory - sum(given.size for given in self.inputs)
-
-    @cached_property
-    def across(self) -> tuple[frozenset[int], tuple[int, ...]]:
-        """How the backward pass runs with the least held for it: values of the forward pass that cannot be computed again and
-        are needed, and the ops of the forward pass that then run again."""
-        if self.between is None:
-            return frozenset(), ()
-        ops, producer = self.graph.ops, self.graph.producer
-        held, again = set(), set()
-        needed = [*self.gradients, *(value for op in self.backward_ops for value in ops[op].inputs)]
-        while needed:
-            value = needed.pop()
-            op = producer[value]
-            if op < self.between and not ops[op].recomputable:
-                held.add(value)
-            elif op < self.between and op not in again:
-                again.add(op)
-                needed.extend(ops[op].inputs)
-        return frozenset(held), tuple(sorted(again))
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """An output of an earlier pair of the round: `value` of its part's graph."""
-
-    pair: int
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A run of a part's forward pass, and of its backward pass if that comes in the round.
-
-    Attributes:
-        part: its position among the parts.
-        sources: for each input what it is called with: an output of an earlier pair, or a key. Storages with equal keys are one
-            and the same (a parameter that two parts use) and live all the time.
-        leaves: positions of the inputs whose gradient is kept (parameters). Other gradients flow on to the pair whose output the
-            input is, or into the script, and die.
-    """
-
-    part: int
-    sources: tuple[Hashable | Link, ...]
-    leaves: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One run of the forward or of the backward pass of a pair."""
-
-    pair: int
-    backward: bool = False
+from .parts import Event, Link, Pair, PartGraph, bytes_of, check_round
 
 
 @dataclass(frozen=True)
@@ -164,7 +49,7 @@ def join(parts: Sequence[PartGraph], pairs: Sequence[Pair], events: Sequence[Eve
     Raises:
         GraphError: the parts, pairs and events do not fit together.
     """
-    _check(parts, pairs, events)
+    check_round(parts, pairs, events)
     given = tuple(parts), tuple(pairs), tuple(events)
     part = parts[pairs[0].part]
     if len(pairs) == 1 and len(events) == (1 if part.between is None else 2):
@@ -172,29 +57,6 @@ def join(parts: Sequence[PartGraph], pairs: Sequence[Pair], events: Sequence[Eve
         times = [0 if op < between else 1 if op == between else 2 for op in range(part.graph.num_ops)]
         return StepGraph(part.graph, *given, tuple(times), tuple(None if time == 1 else op for op, time in enumerate(times)))
     return _Joiner(*given).join(name)
-
-
-def least_across(part: PartGraph, budget: int) -> tuple[Graph, int]:
-    """The graph of one part whose schedules within `budget` hold as little as they can from the forward to the backward pass, and
-    how many bytes that is, of what the backward pass needs and cannot compute again.
-
-    The op between the passes takes all the room that is left: there is none for other values. Where the budget does not even leave
-    room for these, the graph is the part's own.
-    """
-    if part.between is None:
-        return part.graph, 0
-    graph = part.graph
-    between = graph.ops[part.between]
-    held, _ = part.across
-    early = {v for v, value in enumerate(graph.values) if value.keep and graph.producer[v] < part.between}
-    there = graph.fixed_memory + _bytes(graph, held | early | {*between.inputs, *between.outputs})
-    ops = list(graph.ops)
-    ops[part.between] = replace(between, workspace=max(between.workspace, budget - there))
-    return Graph(ops, graph.values, graph.fixed_memory, graph.name), _bytes(graph, held)
-
-
-def _bytes(graph: Graph, values: frozenset[int] | set[int]) -> int:
-    return sum(graph.values[value].size for value in values)
 
 
 # --- joining ---
@@ -341,9 +203,10 @@ class _Joiner:
                 if output is not None:
                     gap.read(own[output])
         for value in between.inputs:
-            if Link(pair, value) not in self.last_reader:
+            # What an input is overwritten with is copied into it right after the forward pass.
+            if Link(pair, value) not in self.last_reader and part.graph.values[value].keep:
                 gap.read(own[value])
-        total = _bytes(part.graph, set(between.outputs))
+        total = bytes_of(part.graph, set(between.outputs))
         gap.workspace += -(-between.workspace * by_script // total) if total else between.workspace
 
     def _pass_gradients_on(self, number: int, pair: int) -> None:
@@ -370,8 +233,9 @@ class _Joiner:
 
     def _add_up(self, link: Link, gradient: int, gap: _Gap) -> None:
         """One more gradient of an output. The first sum is another value, for others may hold what is added; it takes in the rest."""
-        before = self.flows.setdefault(link, gradient)
-        if before == gradient:
+        before = self.flows.get(link)
+        if before is None:
+            self.flows[link] = gradient
             return
         gap.read(gradient)
         gap.read(before)
@@ -425,72 +289,3 @@ class _Joiner:
                 if not isinstance(source, Link):
                     sizes[source] = max(given.size, sizes.get(source, 0))
         return sum(sizes.values()) + sum(part.beside_inputs for part in self.part_of)
-
-
-# --- checks ---
-
-
-def _check(parts: Sequence[PartGraph], pairs: Sequence[Pair], events: Sequence[Event]) -> None:
-    """What is joined fits together."""
-    for number, part in enumerate(parts):
-        _check_part(number, part)
-    forward: set[int] = set()
-    backward: set[int] = set()
-    for event in events:
-        if not 0 <= event.pair < len(pairs):
-            raise GraphError(f"an event is of pair {event.pair}, but there are {len(pairs)} pairs")
-        done = backward if event.backward else forward
-        if event.pair in done:
-            way = "backward" if event.backward else "forward"
-            raise GraphError(f"pair {event.pair} runs its {way} pass twice: give each run a pair of its own")
-        if event.backward and event.pair not in forward:
-            raise GraphError(f"pair {event.pair} runs its backward pass before its forward pass")
-        pair = pairs[event.pair]
-        if not event.backward:
-            _check_pair(event.pair, parts, pairs, forward)
-        elif parts[pair.part].between is None:
-            raise GraphError(f"pair {event.pair} runs a backward pass that part {pair.part} does not have")
-        done.add(event.pair)
-    if len(forward) != len(pairs) or not pairs:
-        raise GraphError(
-            f"{len(forward)} of {len(pairs)} pairs run their forward pass: each of a round does, and a round has one"
-        )
-
-
-def _check_part(number: int, part: PartGraph) -> None:
-    if part.beside_inputs < 0:
-        raise GraphError(f"the inputs of part {number} take more bytes than its fixed memory, which includes them")
-    values, ops = range(part.graph.num_values), range(part.graph.num_ops)
-    named = [*part.returned, *part.gradients, *(tangent for tangent in part.tangents if tangent is not None)]
-    if any(value not in values for value in named) or any(op not in ops for given in part.inputs for op in given.readers):
-        raise GraphError(f"part {number} names ops or values that its graph does not have")
-    if part.between is None:
-        return
-    if len(part.tangents) != len(part.outputs):
-        raise GraphError(f"part {number} has {len(part.outputs)} outputs but {len(part.tangents)} tangents")
-    if not 0 <= part.between < part.graph.num_ops:
-        raise GraphError(f"part {number} has no op {part.between} to stand between its passes")
-    made = part.graph.ops[part.between].outputs
-    if any(tangent is not None and tangent not in made for tangent in part.tangents):
-        raise GraphError(f"a tangent of part {number} is not made by the op between its passes")
-    if any(part.graph.producer[value] >= part.between for value in part.returned):
-        raise GraphError(f"an output of part {number} is not made by its forward pass")
-
-
-def _check_pair(number: int, parts: Sequence[PartGraph], pairs: Sequence[Pair], forward: set[int]) -> None:
-    """A pair whose forward pass runs now; those of `forward` have run before."""
-    pair = pairs[number]
-    if not 0 <= pair.part < len(parts):
-        raise GraphError(f"pair {number} is of part {pair.part}, but there are {len(parts)} parts")
-    part = parts[pair.part]
-    if len(pair.sources) != len(part.inputs):
-        raise GraphError(f"pair {number} has {len(pair.sources)} sources, but part {pair.part} has {len(part.inputs)} inputs")
-    for position, source in enumerate(pair.sources):
-        if not isinstance(source, Link):
-            continue
-        if source.pair not in forward:
-            raise GraphError(f"pair {number} reads an output of pair {source.pair}, whose forward pass has not run by then")
-        if source.value not in parts[pairs[source.pair].part].returned:
-            raise GraphError(f"pair {number} reads value {source.value} of pair {source.pair}, which is not an output of it")
-        if position in pair.leaves:
-            raise GraphError(f"input {position} of pair {number} is an output of pair {source.pair}, and so no leaf")

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from ..errors import CheckmateError, Contradiction, InvalidSchedule
 from ..schedule import Compute, Step, simulate, steps_from_sequence
 from ..units import format_bytes
-from .step_graph import PartGraph, StepGraph
+from .parts import PartGraph
+from .step_graph import StepGraph
 
 
 def cut(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> list[list[Step]]:
