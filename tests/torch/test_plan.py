@@ -77,8 +77,8 @@ def test_ctrl_c_while_a_script_plans_interrupts_it(monkeypatch: pytest.MonkeyPat
 def test_the_budget_in_bytes_stays_when_a_step_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     which = case("residual")
 
-    def without_workspace(nodes: list[fx.Node], cost_model: str) -> dict[fx.Node, OpCost]:
-        return {node: OpCost(cost.seconds, 0) for node, cost in profile.profile_nodes(nodes, cost_model).items()}
+    def without_workspace(nodes: list[fx.Node], cost_model: str, **rest: Any) -> dict[fx.Node, OpCost]:
+        return {node: OpCost(cost.seconds, 0) for node, cost in profile.profile_nodes(nodes, cost_model, **rest).items()}
 
     monkeypatch.setattr(BACKEND, "profile_nodes", without_workspace)
     model = checkmate.torch.compile(twin(which.model), budget="70%", time_limit=2, gap=0.05)

@@ -19,7 +19,7 @@ from torch import fx
 from ..errors import InfeasibleBudget
 from ..graph import Graph
 from ..planning import Allowance, Margins, OpCost, Options, note_excess
-from ..planning.step_graph import Event
+from ..planning.parts import Event
 from ..units import parse_bytes
 from .capture import Captured
 from .held import Held

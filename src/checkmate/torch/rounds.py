@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..planning.step_graph import Event, Link
+from ..planning.parts import Event, Link
 from .part import Part, Ticket
 from .sizes import Bindings
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..errors import InfeasibleBudget
 from ..graph import Graph
 from ..planning import Allowance, Options, make_plan
-from ..planning.step_graph import least_across
+from ..planning.parts import least_across
 from .capture import Captured
 from .plan import Plan
 from .step_plan import Halves, halves_of, part_graph

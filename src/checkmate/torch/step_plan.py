@@ -10,7 +10,8 @@ from typing import Any
 from ..errors import InvalidSchedule
 from ..graph import Graph
 from ..planning import Allowance, Options, make_plan
-from ..planning.step_graph import Event, Link, Pair, PartGraph, PartInput, StepGraph, join
+from ..planning.parts import Event, Link, Pair, PartGraph, PartInput
+from ..planning.step_graph import StepGraph, join
 from ..planning.stretches import bytes_before, cut, peak_as_run
 from ..schedule import Step, simulate
 from .capture import Captured, Profiler
