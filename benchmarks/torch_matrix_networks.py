@@ -285,7 +285,7 @@ class Patched(nn.Module):
         super().__init__()
         self.patches, self.head = nn.Conv2d(3, WIDTH, 4, 4), nn.Linear(WIDTH, 10)
         self.first, self.places = nn.Parameter(torch.zeros(1, 1, WIDTH)), nn.Parameter(torch.zeros(1, 65, WIDTH))
-        self.blocks = nn.ModuleList(Layer(causal=False) for _ in range(3))
+        self.blocks = nn.ModuleList(Layer(causal=False) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.patches(x).flatten(2).transpose(1, 2)
@@ -384,7 +384,7 @@ def _words(output: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(output.flatten(0, 1), target.flatten())
 
 
-def _language(make: Callable[[], nn.Module], layers: int = 3, **more: Any) -> Task:
+def _language(make: Callable[[], nn.Module], layers: int = 2, **more: Any) -> Task:
     return Task(lambda: Language(make, layers, **more), _text, _words)
 
 
@@ -403,15 +403,15 @@ TASKS: dict[str, Task] = {
     "llama": _language(GatedLayer, positions=False),
     "bert": _language(lambda: Layer(causal=False)),
     "t5": Task(Translator, _pairs, _words),
-    "mixtral": _language(lambda: GatedLayer(experts=4), 2, positions=False),
+    "mixtral": _language(lambda: GatedLayer(experts=4), positions=False),
     "mamba": replace(_language(MambaLayer, 1, positions=False), length=24),
     "lstm": Task(Recurrent, _text, _words),
     "vit": Task(Patched, _pictures, F.cross_entropy),
     "resnet50": _pictured(16, lambda: [Bottleneck(16, 64), *(Bottleneck(64, 64) for _ in range(3)), Bottleneck(64, 128, 2)], 128),
-    "convnext": _pictured(24, lambda: [NextLayer(24) for _ in range(4)], 24),
-    "efficientnet": _pictured(16, lambda: [Squeezed(16) for _ in range(4)], 16),
+    "convnext": _pictured(24, lambda: [NextLayer(24) for _ in range(3)], 24),
+    "efficientnet": _pictured(16, lambda: [Squeezed(16) for _ in range(3)], 16),
     "densenet121": _pictured(16, _dense, 80),
-    "swin": _pictured(WIDTH, lambda: [Windowed(2 * (i % 2)) for i in range(3)], WIDTH),
+    "swin": _pictured(WIDTH, lambda: [Windowed(2 * i) for i in range(2)], WIDTH),
     "unet": Task(Denoiser, _noisy, F.mse_loss),
     "gan": Task(Adversaries, lambda number, examples, length: _pictures(number, examples, length, 16), None, examples=16),
 }

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_matrix_networks import Batch, Task, _noisy, _pictures, _text
 
-_SIZES = {"vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+_SIZES = {"vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
 def _transformer(name: str, config: str, **settings: Any) -> Callable[[], nn.Module]:
@@ -98,7 +98,7 @@ PACKAGED: dict[str, tuple[str, Task]] = {
         "transformers",
         Task(
             _transformer(
-                "GPT2LMHeadModel", "GPT2Config", vocab_size=128, n_embd=64, n_layer=3, n_head=4, n_positions=64, use_cache=False
+                "GPT2LMHeadModel", "GPT2Config", vocab_size=128, n_embd=64, n_layer=2, n_head=4, n_positions=64, use_cache=False
             ),
             _masked,
             None,
