@@ -220,6 +220,44 @@ def test_measured_once_then_remembered_on_disk(monkeypatch: pytest.MonkeyPatch) 
     assert len(calls) == 4, "a damaged file is measured again"
 
 
+def test_an_op_that_would_pass_the_limit_is_modelled_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> Any:
+        large = x.exp() @ x  # 128 KiB and 192 KiB
+        return y.sin(), F.conv1d(y[None], y[None]), large
+
+    nodes = traced(f, torch.randn(128, 128), torch.randn(16, 32))
+    ran: list[str] = []
+    real = profile_module._measured
+
+    def noted(node: Node, *rest: Any) -> OpCost | None:
+        ran.append(node.name)
+        return real(node, *rest)
+
+    monkeypatch.setattr(profile_module, "_measured", noted)
+    costs = profile_nodes(nodes, limit=2 * 128 * 128 * 4)
+    assert "mm" not in ran
+    assert {"exp", "sin"} <= set(ran), "what fits to the byte is measured"
+    assert [record.message for record in caplog.records if record.name == "checkmate"] == [
+        "the budget leaves no room to run some ops, whose costs are estimated (1; mm needs 192.0 KiB, and 128.0 KiB is left)"
+    ]
+    mm = next(node for node in nodes if node.name == "mm")
+    assert costs[mm] == profile_nodes([mm], "flops")[mm]
+    # An op that is known to copy needs room for its copies: 2 + 2 KiB of inputs, its output, and half as much again and more.
+    convolution = next(node for node in nodes if node.target is aten.convolution.default)
+    ran.clear()
+    profile_nodes([convolution], limit=6000)
+    assert not ran
+    # Costs that are known need no memory.
+    caplog.clear()
+    profile_nodes([mm])
+    assert ran == ["mm"]
+    assert profile_nodes([mm], limit=1)[mm].seconds > 0
+    assert ran == ["mm"]
+    assert not caplog.records
+
+
 def test_an_op_that_refuses_made_up_inputs_is_modelled() -> None:
     def f(x: torch.Tensor) -> Any:
         return torch.linalg.cholesky(x) + 1  # random matrices are not positive definite

@@ -18,22 +18,26 @@ from torch import fx
 from .coverage import check_inputs
 from .group import Group
 from .inference import InferenceGraph
-from .internals import compiling
+from .internals import compiling, current_compilation
 from .part import Part, Ticket
 from .plan import Plan
 
 #: How `plans` finds the graphs of a model compiled by `torch.compile`.
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 _sessions_lock = threading.Lock()
-#: Sessions by the options that PyTorch passes along: the same object for all graphs of one call of `torch.compile`.
-_by_options: dict[int, tuple[Mapping[str, Any], Session]] = {}
 
 
 class _OfThread(threading.local):
-    """The groups whose rounds this thread has begun, the latest last."""
+    """What this thread is about.
+
+    Attributes:
+        groups: those whose rounds it has begun.
+        latest: the compilation under way, and the session of its graphs: DistributedDataParallel has one graph compiled in pieces.
+    """
 
     def __init__(self) -> None:
         self.groups: list[Group] = []
+        self.latest: tuple[Any, Session] | None = None
 
 
 _of_thread = _OfThread()
@@ -121,15 +125,11 @@ def checkmate(
     module: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **rest: Any
 ) -> Any:
     """Entry point for `torch.compile(model, backend="checkmate", options={"budget": "4GiB"})`; see `Options`."""
-    given = {**(options or {}), **rest}
-    if options is None:
-        return backend(Session(given), module, example_inputs)
-    with _sessions_lock:
-        known = _by_options.get(id(options))
-    session = known[1] if known is not None else Session(given)
-    with _sessions_lock:
-        _by_options[id(options)] = options, session
-    return backend(session, module, example_inputs)
+    given, compilation = {**(options or {}), **rest}, current_compilation()
+    latest = _of_thread.latest
+    if latest is None or compilation is None or latest[0] != compilation or latest[1].group.given != given:
+        latest = _of_thread.latest = compilation, Session(given)
+    return backend(latest[1], module, example_inputs)
 
 
 def backend(session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:

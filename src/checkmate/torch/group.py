@@ -127,16 +127,19 @@ class Group:
         run: Run = ticket.run
         round, halves = run.round, run.halves
         assert halves is not None
+        # A second backward pass over what was kept for it (retain_graph) belongs to no round.
+        again, run.done = run.done, True
         with self._lock:
-            event = round.begin_backward(run)
+            event = -1 if again else round.begin_backward(run)
             if round.plan is not None and not round.plan.follows(round):
                 round.plan = None
         saved = ticket.take()
-        kept = ticket.saved is not None
         given = [*saved, *tangents, *halves.backward_numbers(run.sizes)]
         saved.clear()
+        if again:
+            tangents.clear()
+            return halves.backward(given)  # type: ignore[no-any-return]  # generated
         results: Sequence[Any] = self._run(round, event, halves.backward, given, tangents)
-        run.done = not kept
         with self._lock:
             if not round.waiting:
                 self._end(round)
@@ -268,7 +271,7 @@ class Group:
                 return plan
             self._growths[plan.order] = growths + 1
         try:
-            return self._make(plan.passes, plan.events, outside, plan if plan.outdated else None)
+            return self._make(plan.passes, plan.events, outside, plan if plan.outdated else None, grown=not plan.outdated)
         except InfeasibleBudget:
             excess = plan.plan.modelled_peak + max(0, outside - plan.plan.outside)
             self._tell("no room", no_room(plan.plan, max(plan.plan.measured_peak or 0, excess)))
@@ -278,12 +281,15 @@ class Group:
 
     # --- planning ---
 
-    def _make(self, passes: Sequence[Pass], events: Sequence[Event], outside: int = 0, old: StepPlan | None = None) -> StepPlan:
+    def _make(
+        self, passes: Sequence[Pass], events: Sequence[Event], outside: int = 0, old: StepPlan | None = None, grown: bool = True
+    ) -> StepPlan:
         """Plan a round, at the largest sizes seen if that can be had.
 
         Args:
             outside: bytes that training holds besides, at least.
             old: a plan whose place the new one takes.
+            grown: sizes, or what training holds, may be more than before, and with them what a percentage comes to.
         """
         order = order_of(passes, events)
         others = [plan for plan in self.plans if plan.order == order]
@@ -294,7 +300,7 @@ class Group:
         now = self.held.now(device, own) - self.held.gradients(device) + self._gradients  # those of this round are its own
         outside = max(outside, now + self.held.expected(device))
         ported = [other.plan for other in others if other is not old]
-        allow = partial(self._allowance, order=order, device=device, outside=outside)
+        allow = partial(self._allowance, order=order, device=device, outside=outside, grown=grown)
         with preserved_random_state([device]):
             try:
                 made = make_step_plan(at_most, events, self.options, allow, self.profile, ported)
@@ -324,10 +330,11 @@ class Group:
                 error = InfeasibleBudget(error.budget, error.proven_minimum, other.smallest_found)
         return error
 
-    def _allowance(self, graph: Graph, order: Order, device: torch.device, outside: int) -> Allowance:
+    def _allowance(self, graph: Graph, order: Order, device: torch.device, outside: int, grown: bool) -> Allowance:
         """What a round can have of the budget. A percentage is of the largest round seen so far."""
         reserved = self.options.reserved_bytes(max(0, self._allocated - graph.fixed_memory - outside))
-        self._total = max(self._total, self._total_for(graph, reserved + outside, device))
+        if grown:
+            self._total = max(self._total, self._total_for(graph, reserved + outside, device))
         margins = self._margins.setdefault(order, Margins(self._total))
         margins.budget = self._total
         return Allowance(self._total, reserved, margins.margin, outside)

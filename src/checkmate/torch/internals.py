@@ -25,6 +25,7 @@ from torch._dynamo import convert_frame
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput, TangentAOTInput
+from torch._guards import CompileContext
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch.fx import _symbolic_trace
 from torch.fx.graph import _BoxedCodeGen
@@ -175,6 +176,11 @@ SIZE_FUNCTIONS = {"math": math, "torch": torch}
 def size_as_python(expression: Any) -> str:
     """Python code for an expression of symbolic sizes; its variables are the symbols."""
     return str(PythonPrinter().doprint(expression))
+
+
+def current_compilation() -> Any:
+    """What identifies the compilation of one of the user's functions that is under way in this thread; None if none is."""
+    return CompileContext.current_compile_id()
 
 
 def keeps_graph() -> bool:

@@ -66,7 +66,7 @@ def profile_nodes(
     costs = find_op_costs(nodes, asked, cost_model, progress)
     if asked.too_large:
         _LOG.warning(
-            "%d ops are too large to be measured within the budget (%s needs %s, and %s is left): their costs are estimated",
+            "the budget leaves no room to run some ops, whose costs are estimated (%d; %s needs %s, and %s is left)",
             len(asked.too_large),
             *asked.largest(),
         )

@@ -104,8 +104,17 @@ class StepPlan:
         self.halves = [
             halves_of(part, steps) for part, steps in zip(captured, cut(joined, plan.schedule.steps, limit), strict=True)
         ]
-        taken = plan.reserved + plan.outside
-        self.watch = Watch(plan, [bytes + taken for bytes in bytes_before(joined, plan.schedule.steps, limit)])
+        self.watch = Watch(plan, self._before(joined, limit))
+
+    def _before(self, joined: StepGraph, limit: int) -> list[int]:
+        """Bytes that are really there when each event begins: of the fixed memory, what a forward pass makes comes with that."""
+        plan, parts = self.plan, [joined.parts[pair.part] for pair in joined.pairs]
+        before = []
+        for number, live in enumerate(bytes_before(joined, plan.schedule.steps, limit)):
+            begun = {event.pair for event in self.events[:number]}
+            unmade = sum(part.beside_inputs for pair, part in enumerate(parts) if pair not in begun)
+            before.append(live - unmade + plan.reserved + plan.outside)
+        return before
 
     def follows(self, round: Round) -> bool:
         """What has run so far in a round agrees with this plan, at sizes that it covers."""
