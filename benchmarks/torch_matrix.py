@@ -46,6 +46,7 @@ ROWS = {
     "bert": "adamw lengths graph-break",
     "t5": "accumulation tied",
     "mixtral": "adamw accumulation",
+    "routed": "adamw",
     "mamba": "adamw",
     "lstm": "adamw accumulation",
     "vit": "adamw clipping average",
@@ -246,7 +247,7 @@ def row_of(architecture: str, feature: str, way: str, options: argparse.Namespac
         sys.executable,
         __file__,
         "--worker",
-        json.dumps([architecture, feature, way, options.time_limit, options.timeout]),
+        json.dumps([architecture, feature, way, options.time_limit, options.timeout, options.levels]),
     ]
     settings = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     command += ["--extra-path", str(options.extra_path)] if options.extra_path else []

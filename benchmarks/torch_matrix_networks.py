@@ -89,13 +89,17 @@ class Layer(nn.Module):
 
 
 class GatedLayer(nn.Module):
-    """Of Llama; with several experts, of which each token takes two, of Mixtral."""
+    """Of Llama; with several experts, of which each token takes two, of Mixtral.
 
-    def __init__(self, experts: int = 0):
+    Args:
+        sorted: tokens are sorted by expert, so that shapes depend on what the router says; else every expert sees all of them.
+    """
+
+    def __init__(self, experts: int = 0, sorted: bool = False):
         super().__init__()
         self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
         self.attention = Attention(causal=True, fused=True, rotary=True)
-        self.router = nn.Linear(WIDTH, experts) if experts else None
+        self.router, self.sorted = nn.Linear(WIDTH, experts) if experts else None, sorted
         self.gates, self.ups, self.downs = (
             nn.ModuleList(nn.Linear(*sizes, bias=False) for _ in range(max(1, experts)))
             for sizes in ((WIDTH, 2 * WIDTH), (WIDTH, 2 * WIDTH), (2 * WIDTH, WIDTH))
@@ -113,8 +117,11 @@ class GatedLayer(nn.Module):
         weights, chosen = self.router(tokens).softmax(1).topk(2, 1)
         mixed = torch.zeros_like(tokens)
         for number in range(len(self.gates)):
-            rows, places = torch.where(chosen == number)
-            mixed = mixed.index_add(0, rows, self.expert(number, tokens[rows]) * weights[rows, places, None])
+            if self.sorted:
+                rows, places = torch.where(chosen == number)
+                mixed = mixed.index_add(0, rows, self.expert(number, tokens[rows]) * weights[rows, places, None])
+            else:
+                mixed = mixed + self.expert(number, tokens) * (weights * (chosen == number)).sum(1, keepdim=True)
         return x + mixed.view(x.shape)
 
 
@@ -404,6 +411,7 @@ TASKS: dict[str, Task] = {
     "bert": _language(lambda: Layer(causal=False)),
     "t5": Task(Translator, _pairs, _words),
     "mixtral": _language(lambda: GatedLayer(experts=4), positions=False),
+    "routed": _language(lambda: GatedLayer(experts=4, sorted=True), positions=False),
     "mamba": replace(_language(MambaLayer, 1, positions=False), length=24),
     "lstm": Task(Recurrent, _text, _words),
     "vit": Task(Patched, _pictures, F.cross_entropy),
