@@ -17,12 +17,12 @@ from checkmate.schedule import Step, steps_from_sequence
 from checkmate.torch.capture import Captured
 from checkmate.torch.emit import Emitted, emit
 from checkmate.torch.internals import Boxed, boxed
-from checkmate.torch.watch import FirstStep
+from checkmate.torch.watch import Watch
 from support import random_sequence
 from torch_models import case, train, twin
 
 #: Where the name that the test replaces is looked up.
-BACKEND = sys.modules["checkmate.torch.backend"]
+STEP_PLAN = sys.modules["checkmate.torch.step_plan"]
 
 
 @pytest.mark.parametrize("name", ["residual", "unet", "decoder"])
@@ -33,13 +33,12 @@ def test_any_schedule_gives_the_same_numbers(name: str, monkeypatch: pytest.Monk
         seen.append(captured)
         return emit(captured, steps)
 
-    def run(self: FirstStep, function: Boxed, arguments: list[Any]) -> Any:
+    def run(self: Watch, event: int, function: Boxed, arguments: list[Any]) -> Any:
         calls.append(list(arguments))
         return function(arguments)
 
-    monkeypatch.setattr(BACKEND, "emit", recorded)
-    monkeypatch.setattr(FirstStep, "forward", run)
-    monkeypatch.setattr(FirstStep, "backward", run)
+    monkeypatch.setattr(STEP_PLAN, "emit", recorded)
+    monkeypatch.setattr(Watch, "run", run)
     train(which, checkmate.torch.compile(twin(which.model), budget="1GiB"), steps=1)
     (captured,), (inputs, (*_, tangent)) = seen, calls
     given = [argument for argument in inputs if isinstance(argument, Tensor)]

@@ -243,7 +243,7 @@ def test_an_op_that_would_pass_the_limit_is_modelled_and_that_is_said(
         "the budget leaves no room to run some ops, whose costs are estimated (1; mm needs 192.0 KiB, and 128.0 KiB is left)"
     ]
     mm = next(node for node in nodes if node.name == "mm")
-    assert costs[mm] == profile_nodes([mm], "flops")[mm]
+    assert costs[mm] == profile_nodes([mm], "flops", limit=2 * 128 * 128 * 4)[mm]
     # An op that is known to copy needs room for its copies: 2 + 2 KiB of inputs, its output, and half as much again and more.
     convolution = next(node for node in nodes if node.target is aten.convolution.default)
     ran.clear()
@@ -256,6 +256,15 @@ def test_an_op_that_would_pass_the_limit_is_modelled_and_that_is_said(
     assert profile_nodes([mm], limit=1)[mm].seconds > 0
     assert ran == ["mm"]
     assert not caplog.records
+
+
+def test_modelling_keeps_to_the_limit() -> None:
+    nodes = traced(lambda x: x.exp() @ x, torch.randn(300, 300))
+    limit = 300_000  # below the inputs of each op, and far below what measuring the device usually takes
+    with measure() as m:
+        costs = profile_nodes(nodes, limit=limit)
+    assert m.peak - m.base <= limit
+    assert all(cost.seconds > 0 for cost in costs.values())
 
 
 def test_an_op_that_refuses_made_up_inputs_is_modelled() -> None:

@@ -228,6 +228,47 @@ def test_sparse_gradients_train_under_a_budget() -> None:
     assert plan.measured_peak <= plan.predicted_peak
 
 
+def test_sizes_are_returned_and_numbers_read_from_data_cross() -> None:
+    def f(x: Tensor, slope: Tensor) -> tuple[Tensor, int]:
+        return F.leaky_relu(x, slope.item()).sum(), x.shape[0] * x.shape[1] + 1
+
+    backend = SymbolicTraining()
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(f, backend=backend, dynamic=True, fullgraph=True)
+        for shape in ((4, 5), (6, 7)):
+            x, slope = torch.randn(shape, requires_grad=True), torch.tensor(1 / shape[0])
+            loss, number = compiled(x, slope)
+            assert number == shape[0] * shape[1] + 1
+            loss.backward()
+            assert x.grad is not None
+            assert torch.equal(x.grad, torch.where(x > 0, 1.0, slope).detach())
+    (captured,) = backend.captured
+    assert [isinstance(node.meta["val"], torch.SymInt) for node in captured.outputs] == [False, True]
+    assert captured.outputs[1] in captured.scalars
+    assert captured.returned[1] is captured.tangents[1] is None
+    reads = [node for node in captured.nodes if node is not None and node.target is torch.ops.aten._local_scalar_dense.default]
+    assert len(reads) == 1  # an op: it follows from no size
+
+
+def test_symbols_that_the_compiler_finds_by_itself() -> None:
+    """After the second shape PyTorch traces again, with a symbol for what has changed."""
+    backend = SymbolicTraining()
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
+    compiled = torch.compile(model, backend=backend)
+    for rows in (4, 6, 9, 7):
+        x = torch.randn(rows, 5)
+        gradients = []
+        for call in (model, compiled):
+            model.zero_grad()
+            call(x).square().sum().backward()
+            gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+        assert identical(*gradients)
+    assert [len(captured.sizes.symbols) for captured in backend.captured] == [0, 1]
+    assert backend.seen == [(), (6,), (9,), (7,)]
+
+
 def test_what_joins_graphs() -> None:
     """Inputs with their readers and gradients, outputs with theirs."""
 

@@ -17,7 +17,7 @@ from checkmate.torch.profile import profile_nodes
 from torch_models import Case, case, identical, state, step_peak, train, twin
 
 #: Where the name that the test replaces is looked up.
-BACKEND = sys.modules["checkmate.torch.backend"]
+BACKEND = sys.modules["checkmate.torch.group"]
 NAMES = ("residual", "unet", "decoder")
 #: Budget as a point between 1.25 x the minimum (0) and the plain peak (1).
 LEVELS = (0.7, 0.35, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, TypeVar
 
@@ -13,57 +13,91 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import CheckmateError
 from ..graph import Graph
-from ..planning import Options
 from ..units import Budget
-from .backend import Session, backend, sessions_of
+from . import steps_without_plan
+from .backend import Session, backend, checkmate, sessions_of
 from .capture import read_joint_graph
-from .coverage import check_outputs
-from .internals import isolation, trace_and_compile
-from .plan import Plan
+from .coverage import Coverage, coverage_of, is_compiled, watch_by_name
+from .internals import isolation, on_compile, trace_and_compile
+from .plan import Plan, read_options
 from .profile import profile_nodes
 from .random import preserved_random_state
 
 Model = TypeVar("Model", bound=Callable[..., Any])
 
+#: What was compiled in place or as a function.
 _compiled: weakref.WeakKeyDictionary[Any, Session] = weakref.WeakKeyDictionary()
 
 
-def compile(model: Model, budget: Budget = "auto", **options: Any) -> Model:
+def compile(
+    model: Model,
+    budget: Budget | None = None,
+    *,
+    mode: str | None = None,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    **options: Any,
+) -> Model:
     """Train `model` under a memory budget.
 
-    A module is compiled in place and returned: its type, its parameters and the keys of its state_dict stay. A function
-    gives a new function. Nothing happens before the first call.
+    A module is compiled in place and returned: its type, its parameters and the keys of its state_dict stay. Copies that
+    `copy.deepcopy` makes of it are compiled too, each under the same budget. What was saved whole and loaded again is not: compile it
+    again. A function gives a new function. Nothing happens before the first call.
 
     Args:
         model: a module or a function.
-        budget: bytes, "4GiB", "50%" of the plain peak, or "auto".
+        budget: bytes, "4GiB", "50%" of the plain peak, or "auto". None: what the environment variable CHECKMATE_BUDGET says,
+            or else "auto".
+        mode: accepted as `torch.compile` accepts it. Modes tell PyTorch's own code generator how to tune its kernels; a planned
+            step runs PyTorch's eager kernels, so that none of them changes anything.
+        fullgraph, dynamic: as in `torch.compile`.
         options: see `checkmate.torch.Options`.
 
     Raises:
         UnknownMethod: an option that does not exist. BudgetError: the budget cannot be read. Later, from a call of the
             model, InfeasibleBudget: the budget cannot be met; the message names one that can.
     """
-    session = Session({"budget": budget, **options})
-    Options.read(session.group.given)
+    given = {**({} if budget is None else {"budget": budget}), **options}
+    read_options(given)
+    keywords = {"fullgraph": fullgraph, "dynamic": dynamic, **isolation()}
     if isinstance(model, torch.nn.Module):
-        session.watch(model)
-    inner: Any = torch.compile(_caller(model), backend=partial(backend, session), **isolation())
-
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        before = session.executions
-        result = inner(*arguments, **keywords)
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            check_outputs(result, session.executions > before, session.warned)
-        return result
-
-    if isinstance(model, torch.nn.Module):
-        # What nn.Module.compile sets; calls of the module go through it.
-        model._compiled_call_impl = call
-        _compiled[model] = session
+        _compile_in_place(model, given, keywords)
         return model
-    wrapped = wraps(model)(call)
+    session = Session(given)
+    inner: Any = torch.compile(model, backend=partial(backend, session), **keywords)
+    wrapped = wraps(model)(Coverage(getattr(model, "__name__", type(model).__name__)).wrap(inner))
     _compiled[wrapped] = session
     return wrapped  # type: ignore[return-value]  # same signature as the function
+
+
+def _compile_in_place(model: torch.nn.Module, given: Mapping[str, Any], keywords: Mapping[str, Any]) -> None:
+    session = Session(given)
+    session.watch(model)
+    inner: Any = torch.compile(_caller(model), backend=partial(backend, session), **keywords)
+    # What nn.Module.compile sets; calls of the module go through it. Written as what it is: a copy is compiled before it has
+    # anything else.
+    model.__dict__["_compiled_call_impl"] = coverage_of(model).wrap(inner)
+    model.__dict__["_checkmate"] = _Copied(model, lambda copy: _compile_in_place(copy, given, keywords))
+    _compiled[model] = session
+
+
+class _Copied:
+    """Lies among a module's attributes to be there when it is copied: PyTorch leaves out of a copy what compiled the original."""
+
+    def __init__(self, model: torch.nn.Module, compile_copy: Callable[[torch.nn.Module], None]):
+        self._model = weakref.ref(model)
+        self._compile = compile_copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Copied | None:
+        copy = memo.get(id(self._model()))
+        if copy is None:
+            return None  # something else than the module is being copied
+        self._compile(copy)
+        made: _Copied = copy.__dict__["_checkmate"]
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()  # a file with the module can be read without this package
 
 
 def _caller(model: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,18 +114,42 @@ def _caller(model: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plans(model: Any) -> list[Plan]:
-    """The plans of a compiled model, one per graph and set of input shapes; empty before its first training step."""
+    """The plans of a compiled model, one per graph and set of input shapes; empty before its first training step.
+
+    Raises:
+        CheckmateError: neither the model nor anything in it was compiled by `checkmate.torch.compile`, or by
+            `torch.compile(..., backend="checkmate")`.
+    """
     if isinstance(model, torch.nn.Module):
         original = getattr(model, "_orig_mod", model)
-        if original in _compiled:
-            return list(_compiled[original].plans)
-        return [plan for session in sessions_of(original.parameters()) for plan in session.plans]
+        own = _compiled.get(original)
+        # What was compiled inside it counts where it has none of its own.
+        sessions = [own] if own is not None and own.plans else sessions_of(original.parameters())
+        if sessions or is_compiled(original):
+            return [plan for session in sessions for plan in session.plans]
+    elif (session := _compiled.get(model) if _can_be_key(model) else None) is not None:
+        return list(session.plans)
+    raise CheckmateError(
+        f"this {type(model).__name__} is not a compiled model: pass what checkmate.torch.compile returned, or a module that was "
+        'compiled with torch.compile(..., backend="checkmate")'
+    )
+
+
+def _can_be_key(model: Any) -> bool:
     try:
-        return list(_compiled[model].plans)
-    except (KeyError, TypeError):
-        raise CheckmateError(
-            "this is not a compiled model: pass what checkmate.torch.compile or torch.compile returned"
-        ) from None
+        weakref.ref(model)
+        hash(model)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_ours(given: Any) -> bool:
+    return given is checkmate or getattr(given, "func", None) in (backend, _take)
+
+
+on_compile(_is_ours, lambda given, made, target: watch_by_name(made, target) if given is checkmate else made)
+steps_without_plan.install()
 
 
 class _Done(Exception):
@@ -132,20 +190,23 @@ def capture(
         )
         raise _Done(captured.graph)
 
-    def take(module: fx.GraphModule, example_inputs: Any) -> Any:
-        def run(*arguments: Any) -> Any:
-            devices = list({x.device for x in arguments if isinstance(x, torch.Tensor)})
-            with preserved_random_state(devices):
-                trace_and_compile(module, arguments, partition, _refuse, _refuse, _refuse)
-
-        return torch.compiler.disable(run)
-
     try:
         with torch.enable_grad():
-            torch.compile(step, backend=take, fullgraph=True, dynamic=False, **isolation())(*inputs)
+            torch.compile(step, backend=partial(_take, partition), fullgraph=True, dynamic=False, **isolation())(*inputs)
     except _Done as done:
         return done.graph
     raise CheckmateError("this model gave no training graph: PyTorch did not compile it")
+
+
+def _take(partition: Callable[..., Any], module: fx.GraphModule, example_inputs: Any) -> Any:
+    """A backend that only traces."""
+
+    def run(*arguments: Any) -> Any:
+        devices = list({x.device for x in arguments if isinstance(x, torch.Tensor)})
+        with preserved_random_state(devices):
+            trace_and_compile(module, arguments, partition, _refuse, _refuse, _refuse)
+
+    return torch.compiler.disable(run)
 
 
 def _refuse(module: fx.GraphModule) -> Any:

@@ -49,7 +49,6 @@ class Session:
     Attributes:
         group: the graphs that its graphs share their budget with.
         parts: its graphs. no_gradients: those among them that have no backward pass.
-        executions: how often any of its graphs ran, training or not.
         module: the model, if it is known.
     """
 
@@ -57,7 +56,6 @@ class Session:
         self.group = Group(given)
         self.parts: list[Part] = []
         self.no_gradients: dict[Part, InferenceGraph] = {}
-        self.executions = 0
         self.warned: set[str] = set()
         self.parameters: dict[int, weakref.ref[torch.Tensor]] = {}
         self.module: weakref.ref[torch.nn.Module] | None = None
@@ -90,7 +88,6 @@ class Session:
 
     def forward(self, part: Part, arguments: list[Any]) -> tuple[list[Any], Ticket]:
         """Run a forward pass; a round of graphs with the same options that waits for its backward passes takes it in."""
-        self.executions += 1
         for tensor in arguments:
             if isinstance(tensor, torch.nn.Parameter):
                 self.parameters[id(tensor)] = weakref.ref(tensor)
@@ -109,7 +106,6 @@ class Session:
 
     def inference(self, part: Part, arguments: list[Any]) -> Sequence[Any]:
         """Run a graph that has no backward pass."""
-        self.executions += 1
         return self.no_gradients[part](arguments)
 
 
@@ -122,10 +118,14 @@ def _merge(group: Group, into: Group) -> None:
 
 
 def checkmate(
-    module: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, **rest: Any
+    module: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None, mode: str | None = None
 ) -> Any:
-    """Entry point for `torch.compile(model, backend="checkmate", options={"budget": "4GiB"})`; see `Options`."""
-    given, compilation = {**(options or {}), **rest}, current_compilation()
+    """Entry point for `torch.compile(model, backend="checkmate", options={"budget": "4GiB"})`; see `Options`.
+
+    Without a budget among the options, or without options, the environment variable CHECKMATE_BUDGET says it. `mode` changes
+    nothing: see `checkmate.torch.compile`.
+    """
+    given, compilation = dict(options or {}), current_compilation()
     latest = _of_thread.latest
     if latest is None or compilation is None or latest[0] != compilation or latest[1].group.given != given:
         latest = _of_thread.latest = compilation, Session(given)

@@ -1,15 +1,21 @@
-"""Say so when a part of a model runs outside every plan."""
+"""Say so, once and by name, when a model or a part of it runs outside every plan."""
 
 from __future__ import annotations
 
+import inspect
+import threading
 import warnings
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import wraps
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from ..errors import BudgetWarning
+from .internals import graph_breaks, planned_runs
 
 #: Autograd nodes that hold no activations: parameters, planned graphs, and views of what those return.
 _FREE = (
@@ -36,30 +42,142 @@ _FREE = (
 )
 
 
+class Coverage:
+    """What is known of how one compiled module or function is called.
+
+    Attributes:
+        name: for messages.
+        calls: how often it was called through what the compiler made.
+        runs: how many forward passes of planned graphs ran in these calls.
+        warned: what the user was told already.
+    """
+
+    def __init__(self, name: str, model: torch.nn.Module | None = None):
+        self.name = name
+        self.model = weakref.ref(model) if model is not None else None
+        self.calls = self.runs = 0
+        self.warned: set[str] = set()
+        self._checked: int | None = None  # forward passes in the last call that was looked at
+
+    def wrap(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """The compiled function, watched."""
+
+        # With the compiler's own marks: another compiler around this one still looks through it.
+        @wraps(compiled)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return compiled(*arguments, **keywords)
+            outer, _calling.coverage = _calling.coverage, self
+            before, breaks = planned_runs(), graph_breaks() if self._checked is None else {}
+            try:
+                result = compiled(*arguments, **keywords)
+            finally:
+                _calling.coverage = outer
+            ran = planned_runs() - before
+            self.calls += 1
+            self.runs += ran
+            # The same number of graphs as in the last call: the same parts were compiled.
+            if ran != self._checked and torch.is_grad_enabled():
+                self._checked = ran
+                self._check(result, ran, [name for name, count in graph_breaks().items() if count > breaks.get(name, 0)])
+            return result
+
+        marked: Any = call
+        if hasattr(compiled, "_torchdynamo_wrapper_id"):
+            marked._torchdynamo_wrapper_id = id(call)
+        return call
+
+    def _check(self, result: Any, ran: int, breaks: Sequence[str]) -> None:
+        tensors = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor) and x.requires_grad]
+        if tensors and not ran:
+            self.tell_uncovered(breaks)
+        elif outside := sorted({name for x in tensors for name in _outside(x)}):
+            _warn_outside(self, outside, breaks)
+
+    def tell_uncovered(self, breaks: Sequence[str] = ()) -> None:
+        """Nothing of it ran under a plan."""
+        model = self.model() if self.model is not None else None
+        if model is not None and any(
+            kind.__name__.startswith(("FSDP", "FullyShardedDataParallel")) for kind in type(model).__mro__
+        ):
+            why = "PyTorch compiles no module that is itself the root of FSDP: compile its blocks before they are wrapped"
+        else:
+            why = f"PyTorch did not compile any of it{_reasons(breaks)}"
+        self.tell(f"no part of {self.name} is under the budget: {why}; it trains as without checkmate")
+
+    def tell(self, message: str) -> None:
+        """Warn, once in the life of a compiled model."""
+        if "coverage" not in self.warned:
+            self.warned.add("coverage")
+            warnings.warn(message, BudgetWarning, stacklevel=3)
+
+
+class _Calling(threading.local):
+    """Whose call this thread is in."""
+
+    coverage: Coverage | None = None
+
+
+_calling = _Calling()
+
+#: The modules that were compiled for a plan, each with what is known of its calls.
+_covered: weakref.WeakKeyDictionary[torch.nn.Module, Coverage] = weakref.WeakKeyDictionary()
+
+
+def coverage_of(model: torch.nn.Module) -> Coverage:
+    """The one of a module that is being compiled; the same one if it is compiled in several ways."""
+    known = _covered.get(model)
+    if known is None:
+        known = _covered[model] = Coverage(type(model).__name__, model)
+    return known
+
+
+def compiled_models() -> list[tuple[torch.nn.Module, Coverage]]:
+    """Modules that were compiled for a plan, in place or by name."""
+    return list(_covered.items())
+
+
+def is_compiled(model: torch.nn.Module) -> bool:
+    """Whether the module or one inside was compiled for a plan; nothing of it need have run."""
+    return any(module in _covered for module in model.modules())
+
+
+def watch_by_name(compiled: Callable[..., Any], target: Any) -> Callable[..., Any]:
+    """What `torch.compile(..., backend="checkmate")` made of a function or of a module's call: watched, and with its signature."""
+    model = _owner(target)
+    if model is None:
+        return Coverage(getattr(target, "__name__", type(target).__name__)).wrap(compiled)
+    call: Any = coverage_of(model).wrap(compiled)
+    if getattr(target, "__wrapped__", None) is model or getattr(target, "__name__", None) in ("_wrapped_call_impl", "_call_impl"):
+        # Scripts ask `model.forward` which inputs the model takes.
+        with suppress(TypeError, ValueError):  # it has none that Python knows of
+            call.__signature__ = inspect.signature(model.forward)
+    return call
+
+
+def _owner(target: Any) -> torch.nn.Module | None:
+    """The module that a function calls: whose method it is, or around which PyTorch has put it."""
+    while target is not None and not isinstance(target, torch.nn.Module):
+        owner = getattr(target, "__self__", None)
+        if isinstance(owner, torch.nn.Module):
+            return owner
+        target = getattr(target, "__wrapped__", None)
+    return target
+
+
 def check_inputs(inputs: Sequence[Any], warned: set[str]) -> None:
-    """Warn once if activations come in from ops that no plan covers."""
-    outside = sorted({name for x in inputs if isinstance(x, torch.Tensor) for name in _outside(x)})
-    if outside:
-        _warn(outside, warned)
-
-
-def check_outputs(outputs: Any, ran: bool, warned: set[str]) -> None:
-    """Warn once if a model's outputs depend on ops that no plan covers.
+    """Warn once if activations come in from ops that no plan covers.
 
     Args:
-        outputs: of the model, any nesting.
-        ran: a planned graph was run by this call.
+        warned: what the user was told already, where it is not known which model this is.
     """
-    tensors = [x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor) and x.requires_grad]
-    if tensors and not ran:
-        _tell(
-            "no part of this model is under the budget: PyTorch did not compile any of it, and it trains as without checkmate",
-            warned,
-        )
-        return
-    outside = sorted({name for x in tensors for name in _outside(x)})
+    outside = sorted({name for x in inputs if isinstance(x, torch.Tensor) for name in _outside(x)})
     if outside:
-        _warn(outside, warned)
+        coverage = _calling.coverage
+        if coverage is None:
+            coverage = Coverage("this model")
+            coverage.warned = warned
+        _warn_outside(coverage, outside, ())
 
 
 def _outside(tensor: torch.Tensor) -> set[str]:
@@ -77,16 +195,14 @@ def _outside(tensor: torch.Tensor) -> set[str]:
     return found
 
 
-def _warn(names: list[str], warned: set[str]) -> None:
+def _warn_outside(coverage: Coverage, names: list[str], breaks: Sequence[str]) -> None:
     shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-    _tell(
-        f"a part of this model runs outside the plan and its memory is not under the budget (autograd nodes {shown}): PyTorch "
-        "does not compile every module (nn.LSTM, for one); set reserved= to what that part needs",
-        warned,
+    coverage.tell(
+        f"a part of {coverage.name} runs outside the plan and its memory is not under the budget (autograd nodes {shown}): PyTorch "
+        f"did not compile it{_reasons(breaks)}; set reserved= to what that part needs"
     )
 
 
-def _tell(message: str, warned: set[str]) -> None:
-    if "coverage" not in warned:
-        warned.add("coverage")
-        warnings.warn(message, BudgetWarning, stacklevel=3)
+def _reasons(breaks: Sequence[str]) -> str:
+    quoted = ", ".join(f'"{reason}"' for reason in breaks[:3])
+    return f" (it says: {quoted}{', ...' if len(breaks) > 3 else ''})" if breaks else ""

@@ -24,7 +24,7 @@ from ..units import parse_bytes
 from .capture import Captured
 from .held import Held
 from .part import Part, Ticket
-from .plan import allocated_bytes, automatic_budget
+from .plan import allocated_bytes, automatic_budget, read_options
 from .profile import profile_nodes
 from .random import preserved_random_state
 from .rounds import Order, Round, Run, largest
@@ -78,7 +78,7 @@ class Group:
     @property
     def options(self) -> Options:
         """Read when the first graph runs, so that a mistake is reported to the caller as it is."""
-        return Options.read(self.given)
+        return read_options(self.given)
 
     def absorb(self, other: Group) -> None:
         """Take over the graphs of a group whose rounds turned out to be parts of those of this one."""

@@ -21,7 +21,9 @@ import torch
 # `aot_module_simplified` is exported by functorch.compile, but its keywords are not documented.
 from functorch.compile import aot_module_simplified  # type: ignore[import-untyped]  # no stubs
 from torch import fx
-from torch._dynamo import convert_frame
+from torch._dynamo import config as dynamo_config
+from torch._dynamo import convert_frame, eval_frame
+from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput, TangentAOTInput
@@ -33,6 +35,9 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.printers import PythonPrinter
+
+from .recurrent import whole_layers
+from .second_derivative import refuse_second_derivative
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -57,20 +62,55 @@ def trace_and_compile(
         A function of the module's inputs.
     """
 
-    def adapt(make: Callable[[fx.GraphModule], Boxed]) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
-        return lambda graph_module, example_inputs: make(graph_module)
+    def adapt(
+        make: Callable[[fx.GraphModule], Boxed], is_forward: bool = True
+    ) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
+        def compile_pass(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Boxed:
+            function = make(graph_module)
+
+            def run(arguments: list[Any]) -> Any:
+                if is_forward:
+                    _runs.count += 1
+                return function(arguments)
+
+            # Python code of a pass runs wherever the script calls for it, also in the middle of a function that PyTorch is
+            # compiling (`backward()` inside one): it must not be compiled in its turn.
+            boxed_run = torch.compiler.disable(run)
+            boxed_run._boxed_call = True  # type: ignore[attr-defined]  # as in `mark_boxed`, which would be compiled
+            return boxed_run
+
+        return compile_pass
 
     with compiling(), _tracing(), _as_eager():
         compiled: Callable[..., Any] = aot_module_simplified(
             module,
             inputs,
             fw_compiler=adapt(forward),
-            bw_compiler=adapt(backward),
+            bw_compiler=adapt(backward, is_forward=False),
             inference_compiler=adapt(inference),
             partition_fn=partition,
             decompositions={torch.ops.aten.native_dropout_backward.default: _dropout_backward},
         )
-    return compiled
+
+    def call(*arguments: Any) -> Any:
+        results = compiled(*arguments)
+        refuse_second_derivative(results)
+        return results
+
+    return call
+
+
+class _Runs(threading.local):
+    count = 0
+
+
+#: How many forward passes this thread has run.
+_runs = _Runs()
+
+
+def planned_runs() -> int:
+    """How many forward passes of planned graphs the calling thread has run so far, training or not."""
+    return _runs.count
 
 
 #: For releases of PyTorch whose lock has another name: planned models at least do not compile at the same time.
@@ -138,6 +178,50 @@ def isolation() -> dict[str, Any]:
     return {"isolate_recompiles": True, "recompile_limit": 64} if "isolate_recompiles" in known else {}
 
 
+def on_compile(is_ours: Callable[[Any], bool], replace: Callable[[Any, Any, Any], Any]) -> None:
+    """See to everything that `torch.compile` makes from now on with a backend of this package, by whatever way of calling.
+
+    PyTorch does not ask a backend before the first graph, and not at all where there is none. Other backends notice nothing.
+
+    Args:
+        is_ours: of the backend.
+        replace: (backend, compiled function, what it was made of) -> the function to use instead. It is not called for a wrapper module,
+            but for the function inside.
+    """
+    context: Any = getattr(eval_frame, "_TorchDynamoContext", None)
+    if context is None:
+        return
+    # PyTorch leaves recurrent layers out unless it is told not to.
+    allow_rnn = dynamo_config._make_closure_patcher(allow_rnn=True)
+    compile_one = context.__call__
+
+    @wraps(compile_one)
+    def compile_with(self: Any, target: Any) -> Any:
+        given = eval_frame.innermost_backend(self.callback)
+        given = getattr(given, "compiler_fn", given)
+        if not is_ours(given):
+            return compile_one(self, target)
+        if allow_rnn not in self.enter_exit_hooks:
+            self.enter_exit_hooks.append(allow_rnn)
+        # As in `isolation`: two models of a class, or a copy, would otherwise share graphs, and with them plans and budget.
+        if getattr(self, "_isolate_recompiles_id", None) == -1:
+            self._isolate_recompiles_id = next(eval_frame._next_isolate_recompiles_id)
+        compiled = compile_one(self, target)
+        return compiled if isinstance(compiled, torch.nn.Module | type) else replace(given, compiled, target)
+
+    context.__call__ = compile_with
+
+
+def graph_breaks() -> dict[str, int]:
+    """What PyTorch has not compiled so far in this process, as it names it, and how often."""
+    found: dict[str, int] = {}
+    for kind in ("unimplemented", "graph_break"):
+        for message, count in counters[kind].items():
+            name = str(message).strip().partition("\n")[0]
+            found[name] = found.get(name, 0) + count
+    return found
+
+
 @contextmanager
 def _as_eager() -> Iterator[None]:
     """Switch off what AOT autograd does differently from eager training, as far as this version of PyTorch has it."""
@@ -149,6 +233,7 @@ def _as_eager() -> Iterator[None]:
         # It traces the backward pass under the autocast of the forward pass; eager training runs it under none.
         if hasattr(functorch_config, "backward_pass_autocast"):
             stack.enter_context(functorch_config.patch(backward_pass_autocast="off"))
+        stack.enter_context(whole_layers())
         yield
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from .. import planning
 from ..errors import BudgetError
-from ..planning import accelerator_budget, host_budget
+from ..planning import Options, accelerator_budget, host_budget
+
+#: The budget of models that are compiled without one; scripts that can only name the backend have no other way to say it.
+BUDGET_VARIABLE = "CHECKMATE_BUDGET"
 
 
 @dataclass(eq=False)
@@ -24,6 +30,23 @@ class Plan(planning.Plan):
 
     device: torch.device = field(kw_only=True)
     num_graphs: int = field(default=1, kw_only=True)
+
+
+def read_options(given: Mapping[str, Any]) -> Options:
+    """Options from keywords; the environment variable CHECKMATE_BUDGET gives the budget where they do not.
+
+    Raises:
+        UnknownMethod: a keyword that is not an option. BudgetError: an amount, or the variable, cannot be read.
+    """
+    options = {name: value for name, value in given.items() if name != "budget" or value is not None}
+    said = os.environ.get(BUDGET_VARIABLE, "").strip()
+    if "budget" in options or not said:
+        return Options.read(options)
+    Options.read(options)  # mistakes in what the script says are not the variable's
+    try:
+        return Options.read({**options, "budget": said})
+    except BudgetError as error:
+        raise BudgetError(f"environment variable {BUDGET_VARIABLE}: {error}") from None
 
 
 def automatic_budget(device: torch.device) -> int:

@@ -113,7 +113,7 @@ class _Nodes:
         return _measured(node, _device_of(node), self._number)
 
     def work(self, node: Node) -> Work:
-        return _work(node, _device_of(node), self._number)
+        return _work(node, _device_of(node), self._number, self._limit)
 
     def largest(self) -> tuple[str, str, str]:
         """The op that was furthest from fitting: its name, what it needs, and the limit."""
@@ -330,7 +330,7 @@ def _without_autocast(kinds: list[str]) -> Iterator[None]:
 # --- modelling it ---
 
 
-def _work(node: Node, device: torch.device, number: Number) -> Work:
+def _work(node: Node, device: torch.device, number: Number, limit: int | None) -> Work:
     """Arithmetic of the op, and bytes of its inputs and outputs."""
     with _disable_current_modes():
         (arguments, keywords), outputs = tree_map(partial(_plain_meta, number), (_fake_arguments(node), _fake(node)))
@@ -342,7 +342,7 @@ def _work(node: Node, device: torch.device, number: Number) -> Work:
         flops = float(sum(t.numel() for t in tree_leaves(outputs) if isinstance(t, torch.Tensor)))
     moved = sum(t.nbytes for t in tree_leaves([arguments, keywords, outputs]) if isinstance(t, torch.Tensor))
     tensors = [t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.dtype.is_floating_point]
-    rates = _rates(device, tensors[0].dtype if tensors else torch.float32)
+    rates = _rates(device, tensors[0].dtype if tensors else torch.float32, limit)
     return Work(flops, moved, rates, _known_workspace(node, moved))
 
 
@@ -376,21 +376,40 @@ def _plain_meta(number: Number, leaf: Any) -> Any:
     return number(leaf)
 
 
-def _rates(device: torch.device, dtype: torch.dtype) -> Rates:
-    """Peak numbers of a device for an element type, measured once by two tiny benchmarks."""
-    return device_rates(_cache(device), str(dtype), lambda: _measured_rates(device, dtype))
+def _rates(device: torch.device, dtype: torch.dtype, limit: int | None = None) -> Rates:
+    """Peak numbers of a device for an element type, measured once by two tiny benchmarks, which keep to the limit."""
+    halvings = 0
+    while limit is not None and halvings < _MOST_HALVINGS and _bytes_for_rates(device, dtype, halvings) > limit:
+        halvings += 1
+    name = f"{dtype} in 1/{1 << halvings} of the room" if halvings else str(dtype)  # small tensors may stay in a cache
+    return device_rates(_cache(device), name, lambda: _measured_rates(device, dtype, halvings))
 
 
-def _measured_rates(device: torch.device, dtype: torch.dtype) -> Rates:
-    n = 512 if device.type == "cpu" else 4096
+#: Below a thousandth of their usual room the benchmarks take a few kilobytes on the CPU, and would measure nothing.
+_MOST_HALVINGS = 10
+
+
+def _benchmark_sizes(device: torch.device, halvings: int) -> tuple[int, int]:
+    """Rows of a square matrix and elements of a vector."""
+    rows, elements = (512, 1 << 22) if device.type == "cpu" else (4096, 1 << 27)
+    return rows >> (halvings + 1) // 2, elements >> halvings
+
+
+def _bytes_for_rates(device: torch.device, dtype: torch.dtype, halvings: int) -> int:
+    rows, elements = _benchmark_sizes(device, halvings)
+    return (2 * rows**2 + 2 * elements) * dtype.itemsize  # what is read, and results
+
+
+def _measured_rates(device: torch.device, dtype: torch.dtype, halvings: int) -> Rates:
+    rows, elements = _benchmark_sizes(device, halvings)
     with _undisturbed({device}):
-        square = torch.ones(n, n, dtype=dtype, device=device)
-        vector = torch.ones(1 << (22 if device.type == "cpu" else 27), dtype=dtype, device=device)
+        square = torch.ones(rows, rows, dtype=dtype, device=device)
+        vector = torch.ones(elements, dtype=dtype, device=device)
         single = torch.ones(1, dtype=dtype, device=device)
         matmul = quickest(lambda: _seconds(lambda: square @ square, device))
         negate = quickest(lambda: _seconds(lambda: vector.neg(), device))
         latency = quickest(lambda: _seconds(lambda: single.neg(), device))
-    return Rates(2 * n**3 / matmul, 2 * vector.nbytes / negate, latency)
+    return Rates(2 * rows**3 / matmul, 2 * vector.nbytes / negate, latency)
 
 
 def _seconds(call: Callable[[], Any], device: torch.device) -> float:
