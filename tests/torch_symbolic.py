@@ -1,8 +1,9 @@
-"""Training with one symbolic trace: every step runs under a schedule of its own, at whatever sizes it comes."""
+"""Training with one symbolic trace: each schedule runs for two steps, at whatever sizes they come."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ class SymbolicTraining:
     """A backend for `torch.compile`. PyTorch's own functions save one tiny tensor; what really crosses waits in `crossing`.
 
     Args:
-        choose: the schedule of a step, from the graph at its sizes.
+        choose: a schedule, from the graph at the sizes of a step.
         profile: of ops.
     """
 
@@ -74,17 +75,20 @@ class SymbolicTraining:
 
     def _forward(self, module: fx.GraphModule) -> Boxed:
         traced = self.captured[-1]
+        made: list[Emitted] = []
+        calls = count()
 
         def run(arguments: list[Any]) -> Any:
             bindings = traced.sizes.bind(arguments)
             self.seen.append(bindings)
             captured = traced.at(bindings, costs_of=traced)
-            emitted = emit(captured, self.choose(captured.graph))
+            if next(calls) % 2 == 0:  # every second step runs under the schedule of the one before, which had other sizes
+                made[:] = [emit(captured, self.choose(captured.graph))]
+            (emitted,) = made
             outputs = boxed(emitted.forward)([*arguments, *emitted.forward_numbers(bindings)])
-            count = len(captured.outputs)
-            number = len(self.seen)
-            self.crossing[number] = emitted, captured, list(outputs[count:])
-            return [*outputs[:count], torch.tensor([number])]
+            returned, number = len(captured.outputs), len(self.seen)
+            self.crossing[number] = emitted, captured, list(outputs[returned:])
+            return [*outputs[:returned], torch.tensor([number])]
 
         return mark_boxed(run)
 

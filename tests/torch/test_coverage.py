@@ -293,6 +293,16 @@ def test_a_method_that_goes_around_the_compiled_call_is_told_once(compile: Compi
 
 
 @BOTH
+def test_evaluation_through_the_compiled_call_is_no_training(compile: Compile) -> None:
+    model = Trained()
+    compiled = compile(model)
+    with torch.no_grad():
+        compiled(batch())
+    with pytest.warns(BudgetWarning, match="parameters of Trained has ended without a call"):
+        step(model, lambda: compiled.training_step(batch()))
+
+
+@BOTH
 def test_the_compiled_module_inside_counts(compile: Compile) -> None:
     model = Trained()
     model.inner = compile(model.inner)
@@ -488,6 +498,37 @@ def test_backward_and_optimizer_step_inside_a_compiled_function(compile: Compile
         models.append(model)
     assert identical(*results)
     assert [plan.executions for plan in checkmate.torch.plans(models[1])] == [3]
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.drop = nn.ModuleList([nn.Linear(32, 32) for _ in range(4)]), nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.drop(torch.tanh(layer(x)))
+        return x.square().mean()
+
+
+# PyTorch looks at the gradient of what goes from one graph to the next.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@BOTH
+def test_passes_are_not_compiled_once_more_where_a_compiled_function_calls_backward(compile: Compile) -> None:
+    model, x = Deep(), torch.randn(512, 32)
+
+    def whole(x: Tensor) -> Tensor:
+        loss: Tensor = model(x)
+        loss.backward()
+        return loss.detach()
+
+    run = compile(whole, budget="70%")
+    for _ in range(2):
+        run(x)  # a backward pass that is compiled again holds what its plan has freed: above the budget
+    (plan,) = checkmate.torch.plans(model)
+    assert plan.schedule.num_recomputations > 0
+    assert plan.measured_peak is not None
+    assert plan.measured_peak <= plan.budget
 
 
 @BOTH

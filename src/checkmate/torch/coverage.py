@@ -47,8 +47,8 @@ class Coverage:
 
     Attributes:
         name: for messages.
-        calls: how often it was called through what the compiler made.
-        runs: how many forward passes of planned graphs ran in these calls.
+        calls: how often it was called, with gradients, through what the compiler made.
+        runs: how many planned forward passes that train ran in these calls.
         warned: what the user was told already.
     """
 
@@ -65,7 +65,7 @@ class Coverage:
         # With the compiler's own marks: another compiler around this one still looks through it.
         @wraps(compiled)
         def call(*arguments: Any, **keywords: Any) -> Any:
-            if torch.compiler.is_compiling():
+            if torch.compiler.is_dynamo_compiling():  # this very code is being compiled
                 return compiled(*arguments, **keywords)
             outer, _calling.coverage = _calling.coverage, self
             before, breaks = planned_runs(), graph_breaks() if self._checked is None else {}
@@ -74,10 +74,10 @@ class Coverage:
             finally:
                 _calling.coverage = outer
             ran = planned_runs() - before
-            self.calls += 1
+            self.calls += torch.is_grad_enabled()
             self.runs += ran
             # The same number of graphs as in the last call: the same parts were compiled.
-            if ran != self._checked and torch.is_grad_enabled():
+            if ran != self._checked and torch.is_grad_enabled() and not torch.compiler.is_compiling():
                 self._checked = ran
                 self._check(result, ran, [name for name, count in graph_breaks().items() if count > breaks.get(name, 0)])
             return result

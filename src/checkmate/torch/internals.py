@@ -63,13 +63,13 @@ def trace_and_compile(
     """
 
     def adapt(
-        make: Callable[[fx.GraphModule], Boxed], is_forward: bool = True
+        make: Callable[[fx.GraphModule], Boxed], starts_step: bool = True
     ) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
         def compile_pass(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Boxed:
             function = make(graph_module)
 
             def run(arguments: list[Any]) -> Any:
-                if is_forward:
+                if starts_step:
                     _runs.count += 1
                 return function(arguments)
 
@@ -86,8 +86,8 @@ def trace_and_compile(
             module,
             inputs,
             fw_compiler=adapt(forward),
-            bw_compiler=adapt(backward, is_forward=False),
-            inference_compiler=adapt(inference),
+            bw_compiler=adapt(backward, starts_step=False),
+            inference_compiler=adapt(inference, starts_step=False),
             partition_fn=partition,
             decompositions={torch.ops.aten.native_dropout_backward.default: _dropout_backward},
         )
@@ -104,12 +104,12 @@ class _Runs(threading.local):
     count = 0
 
 
-#: How many forward passes this thread has run.
+#: How many forward passes that train this thread has run.
 _runs = _Runs()
 
 
 def planned_runs() -> int:
-    """How many forward passes of planned graphs the calling thread has run so far, training or not."""
+    """How many forward passes of planned graphs the calling thread has run so far, those without a backward pass left out."""
     return _runs.count
 
 

@@ -35,7 +35,7 @@ def install() -> None:
 
 
 def _after_step(optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return  # an optimizer step inside a compiled function is none of this
     record = _records.setdefault(optimizer, _Record())
     groups = [group for group in optimizer.param_groups if not _is_zero(group.get("lr"))]

@@ -1,0 +1,259 @@
+"""One plan for the whole step: several graphs, several microbatches, what training holds, and sizes that change."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import checkmate
+import checkmate.torch
+from checkmate.torch import BudgetWarning
+from torch_models import identical
+
+FLOPS = {"cost_model": "flops", "time_limit": 3.0, "gap": 0.02}
+
+
+class Block(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm, self.wide, self.narrow = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + F.dropout(self.narrow(F.gelu(self.wide(self.norm(x)))), 0.1, self.training)
+
+
+class Stack(nn.Module):
+    """Blocks of a transformer without attention; with `breaks`, PyTorch makes a graph of each."""
+
+    def __init__(self, breaks: bool = False, width: int = 32, depth: int = 4):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.breaks = breaks
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+            if self.breaks:
+                torch._dynamo.graph_break()
+        return x.square().mean()
+
+
+def stack(breaks: bool = False) -> tuple[Stack, Tensor]:
+    torch.manual_seed(0)
+    return Stack(breaks), torch.randn(256, 32)
+
+
+Step = Callable[[nn.Module, torch.optim.Optimizer], Tensor]
+
+
+def train(model: nn.Module, step: Step, steps: int = 3) -> list[Tensor]:
+    """Losses and parameters after AdamW has trained."""
+    torch.manual_seed(3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = [step(model, optimizer) for _ in range(steps)]
+    return [*losses, *(p.detach() for p in model.parameters())]
+
+
+def one_batch(x: Tensor) -> Step:
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def plain_peak(model: nn.Module, step: Step) -> int:
+    """Bytes that the second step of plain training takes, the parameters and AdamW's state included."""
+    optimizer = torch.optim.AdamW(model.parameters())
+    step(model, optimizer)
+    optimizer.zero_grad()
+    with checkmate.torch.measure("cpu") as seen:
+        step(model, optimizer)
+    return 3 * sum(p.nbytes for p in model.parameters()) + seen.peak - seen.base
+
+
+# PyTorch looks at the gradient of what goes from one graph to the next.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:a part of Stack runs outside the plan")
+def test_graphs_of_one_step_are_planned_as_one() -> None:
+    base, x = stack(breaks=True)
+    planned = checkmate.torch.compile(copy.deepcopy(base), budget="75%", **FLOPS)
+    assert identical(train(planned, one_batch(x)), train(base, one_batch(x)))
+    (plan,) = checkmate.torch.plans(planned)
+    assert plan.graph.num_ops > 4 * 8  # all blocks are in it
+    assert plan.executions == 2
+    assert plan.schedule.num_recomputations > 0
+    assert plan.measured_peak is not None
+    assert plan.measured_peak <= plan.predicted_peak <= plan.budget
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:a part of")
+def test_blocks_compiled_one_by_one_share_the_budget() -> None:
+    base, x = stack()
+    planned = copy.deepcopy(base)
+    for block in planned.blocks:
+        checkmate.torch.compile(block, budget="150KiB", **FLOPS)  # what one of them takes, not all
+    with pytest.raises(checkmate.InfeasibleBudget) as caught:
+        train(planned, one_batch(x))
+    planned = copy.deepcopy(base)
+    for block in planned.blocks:
+        checkmate.torch.compile(block, budget=int(1.1 * caught.value.smallest_found), **FLOPS)
+    assert identical(train(planned, one_batch(x)), train(base, one_batch(x)))
+    plans = {id(plan): plan for block in planned.blocks for plan in checkmate.torch.plans(block)}
+    plan = next(plan for plan in plans.values() if plan.executions == 2)
+    assert plan.schedule.num_recomputations > 0
+    assert plan.measured_peak is not None
+    assert plan.measured_peak <= plan.budget
+
+
+def test_what_training_holds_counts() -> None:
+    """The state of the optimizer from the first step on, and gradients of earlier microbatches once there are any."""
+    base, x = stack()
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
+        optimizer.zero_grad()
+        losses = torch.stack([microbatch(model, part) for part in x.chunk(2)])
+        optimizer.step()
+        return losses
+
+    def microbatch(model: nn.Module, part: Tensor) -> Tensor:
+        loss = model(part)
+        loss.backward()
+        return loss.detach()
+
+    budget = int(0.8 * plain_peak(copy.deepcopy(base), step))
+    planned = checkmate.torch.compile(copy.deepcopy(base), budget=budget, **FLOPS)
+    assert identical(train(planned, step), train(base, step))
+    parameters = sum(p.nbytes for p in base.parameters())
+    first, second = checkmate.torch.plans(planned)
+    assert 2 * parameters <= first.outside < 2 * parameters + 1000  # AdamW's two moments, predicted
+    assert 3 * parameters <= second.outside < 3 * parameters + 1000
+    for plan in (first, second):
+        assert plan.budget == budget
+        assert plan.measured_peak is not None
+        assert plan.measured_peak <= budget
+
+
+def test_training_goes_on_where_no_plan_has_room() -> None:
+    base, x = stack()
+    expected = copy.deepcopy(base)
+    probe = checkmate.torch.compile(copy.deepcopy(base), budget="1KiB", **FLOPS)
+    with pytest.raises(checkmate.InfeasibleBudget) as caught:
+        probe(x)
+    planned = checkmate.torch.compile(copy.deepcopy(base), budget=caught.value.smallest_found, **FLOPS)
+    torch.manual_seed(3)
+    planned(x).backward()  # the budget that the error names is accepted
+    with pytest.warns(BudgetWarning, match="no plan was found that takes less"):
+        planned(x).backward()  # gradients of the first batch are in the way
+    torch.manual_seed(3)
+    for _ in range(2):
+        expected(x).backward()
+    assert identical([p.grad for p in planned.parameters()], [p.grad for p in expected.parameters()])  # type: ignore[misc]  # none is None
+
+
+class Fork(nn.Module):
+    """Which graphs run is decided anew in every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.left, self.right = Block(32), Block(32), Block(32)
+
+    def forward(self, x: Tensor, left: bool) -> Tensor:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return (self.left(x) if left else self.right(self.right(x))).square().mean()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_every_order_of_graphs_has_a_plan() -> None:
+    torch.manual_seed(0)
+    base, x = Fork(), torch.randn(64, 32)
+    planned = checkmate.torch.compile(copy.deepcopy(base), budget="1MiB", **FLOPS)
+    ways = iter([True, False, True, True, False, False, True] * 2)
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x, next(ways))
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    assert identical(train(planned, step, 7), train(base, step, 7))
+    assert len(checkmate.torch.plans(planned)) == 2
+    assert all(plan.num_graphs == 2 for plan in checkmate.torch.plans(planned))
+
+
+def test_what_backward_needs_must_not_change() -> None:
+    base, x = stack()
+    planned = checkmate.torch.compile(base, budget="90%", **FLOPS)
+    loss = planned(x)
+    with torch.no_grad():
+        base.blocks[0].wide.weight.add_(1)  # type: ignore[union-attr, operator]  # nn.Module's attributes are untyped
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_second_backward_pass_needs_what_the_first_has_used_up() -> None:
+    base, x = stack()
+    loss = checkmate.torch.compile(base, budget="90%", **FLOPS)(x)
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_hooks_on_saved_tensors_do_no_harm() -> None:
+    base, x = stack()
+    planned = checkmate.torch.compile(copy.deepcopy(base), budget="90%", **FLOPS)
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
+        with torch.autograd.graph.save_on_cpu():
+            return one_batch(x)(model, optimizer)
+
+    assert identical(train(planned, step), train(base, step))
+
+
+class Reader(nn.Module):
+    """Reads texts of every length, in batches of every size."""
+
+    def __init__(self, width: int = 32):
+        super().__init__()
+        self.words, self.blocks = nn.Embedding(50, width), nn.ModuleList(Block(width) for _ in range(3))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids)
+        for block in self.blocks:
+            x = block(x)
+        logits = x @ self.words.weight.T
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def test_one_trace_and_one_plan_serve_many_shapes() -> None:
+    torch.manual_seed(0)
+    base = Reader()
+    rng = random.Random(0)
+    batches = [torch.randint(50, (rng.randint(2, 6), rng.randint(8, 40))) for _ in range(12)]
+    batches.insert(0, torch.randint(50, (6, 40)))
+    planned = checkmate.torch.compile(copy.deepcopy(base), budget="70%", dynamic=True, **FLOPS)
+    for ids in batches:
+        results = []
+        for model in (planned, base):
+            torch.manual_seed(3)
+            model.zero_grad()
+            loss = model(ids)
+            loss.backward()
+            results.append([loss.detach(), *(p.grad for p in model.parameters())])
+        assert identical(*results)  # type: ignore[arg-type]  # every parameter has a gradient
+    print([(p.executions, p.graph.num_ops, p.outside, p.schedule.overhead, p.graph.no_recompute_peak) for p in checkmate.torch.plans(planned)])
+    (plan,) = checkmate.torch.plans(planned)
+    assert plan.executions == len(batches)
+    assert plan.schedule.num_recomputations > 0
+    assert plan.measured_peak is not None
+    assert plan.measured_peak <= plan.budget
