@@ -372,7 +372,7 @@ def _planned(net: nn.Module) -> dict[str, Any]:
     parts = {part for session in sessions for part in session.parts}
     groups = {id(session.group): session.group for session in sessions}.values()
     planned = {one.part for group in groups for plan in group.plans for one in plan.passes}
-    planned |= {part for session in sessions for part, graph in session.no_gradients.items() if graph.plans}
+    planned |= {part for session in sessions for part in session.no_gradients}  # values die after their last use, or by a plan
     plans = {id(plan): plan for session in sessions for plan in session.plans}.values()
     shown = ("num_graphs", "budget", "reserved", "margin", "outside", "modelled_peak", "measured_peak", "executions")
     rows = [{**{name: getattr(plan, name) for name in shown}, "overhead": plan.schedule.overhead} for plan in plans]

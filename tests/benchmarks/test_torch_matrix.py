@@ -85,6 +85,7 @@ def test_verdict(load: Any, changed: dict[str, Any], said: str | None) -> None:
         "plain": plain,
         "minimum": 50,
         "refused": None,
+        "compared_with": "plain",
         "repeats": True,
     }
     row |= {"peak": 200, "levels": {"90%": result(), "60%": result(**changed)}, "seconds": 1.0}
