@@ -105,7 +105,7 @@ def test_blocks_compiled_one_by_one_share_the_budget() -> None:
         train(planned, one_batch(x))
     planned = copy.deepcopy(base)
     for block in planned.blocks:
-        checkmate.torch.compile(block, budget=int(1.1 * caught.value.smallest_found), **FLOPS)
+        checkmate.torch.compile(block, budget=caught.value.smallest_found, **FLOPS)
     assert identical(train(planned, one_batch(x)), train(base, one_batch(x)))
     plans = {id(plan): plan for block in planned.blocks for plan in checkmate.torch.plans(block)}
     plan = next(plan for plan in plans.values() if plan.executions == 2)
@@ -251,7 +251,6 @@ def test_one_trace_and_one_plan_serve_many_shapes() -> None:
             loss.backward()
             results.append([loss.detach(), *(p.grad for p in model.parameters())])
         assert identical(*results)  # type: ignore[arg-type]  # every parameter has a gradient
-    print([(p.executions, p.graph.num_ops, p.outside, p.schedule.overhead, p.graph.no_recompute_peak) for p in checkmate.torch.plans(planned)])
     (plan,) = checkmate.torch.plans(planned)
     assert plan.executions == len(batches)
     assert plan.schedule.num_recomputations > 0

@@ -227,7 +227,7 @@ def test_functions_and_floats_that_change() -> None:
         assert x.grad is not None
         assert y.grad is not None
         assert torch.equal(x.grad, y.grad)
-    assert len(checkmate.torch.plans(planned)) == 3
+    assert len(checkmate.torch.plans(planned)) <= 2  # once it changes, a number is an input like any other
 
 
 class Mixed(nn.Module):

@@ -18,7 +18,7 @@ from torch import fx
 from .coverage import check_inputs
 from .group import Group
 from .inference import InferenceGraph
-from .internals import compiling, current_compilation
+from .internals import current_compilation
 from .part import Part, Ticket
 from .plan import Plan
 
@@ -134,9 +134,6 @@ def checkmate(
 
 def backend(session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
     """Compile one graph of a session."""
-    numbers = _numbers(module)
-    if numbers:
-        return torch.compiler.disable(_Specialised(session, module, numbers).call)
     return torch.compiler.disable(partial(_call, session, session.add(module, example_inputs)))
 
 
@@ -144,54 +141,6 @@ def _call(session: Session, part: Part, *inputs: Any) -> Any:
     if part.trains and not part.called:
         check_inputs(inputs, session.warned)
     return part.call(*inputs)
-
-
-class _Specialised:
-    """A graph with Python numbers among its inputs: traced again for every set of numbers and shapes."""
-
-    def __init__(self, session: Session, module: fx.GraphModule, numbers: Sequence[int]):
-        self.session = session
-        self.module = module
-        self.numbers = numbers
-        self.parts: dict[Any, Part] = {}
-
-    def call(self, *inputs: Any) -> Any:
-        numbers = tuple(float(inputs[position]) for position in self.numbers)
-        key = numbers, _shapes(inputs)
-        part = self.parts.get(key)
-        if part is None:
-            with compiling():
-                part = self.parts.get(key)
-                if part is None:
-                    sizes = [int(x) if isinstance(x, torch.SymInt) else x for x in inputs]
-                    part = self.parts[key] = self.session.add(_with_numbers(self.module, self.numbers, numbers), sizes)
-        return _call(self.session, part, *inputs)
-
-
-def _numbers(module: fx.GraphModule) -> list[int]:
-    """Positions of inputs that are Python numbers in disguise: the compiler passes a float that changes as a tensor."""
-    return [position for position, node in enumerate(module.graph.find_nodes(op="placeholder")) if any(map(_is_item, node.users))]
-
-
-def _is_item(node: fx.Node) -> bool:
-    return node.op == "call_method" and node.target == "item"
-
-
-def _with_numbers(module: fx.GraphModule, positions: Sequence[int], numbers: Sequence[float]) -> fx.GraphModule:
-    """The graph with these inputs read as constants."""
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    graph.output(graph.graph_copy(module.graph, copies))
-    placeholders = graph.find_nodes(op="placeholder")
-    for position, number in zip(positions, numbers, strict=True):
-        for user in filter(_is_item, list(placeholders[position].users)):
-            user.replace_all_uses_with(number)
-            graph.erase_node(user)
-    return fx.GraphModule(module, graph)
-
-
-def _shapes(inputs: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple((tuple(x.shape), x.stride()) if isinstance(x, torch.Tensor) else x for x in inputs)
 
 
 def sessions_of(parameters: Iterable[torch.Tensor]) -> list[Session]:

@@ -65,14 +65,15 @@ class Group:
         self._lock = threading.RLock()
         self._open: dict[int, Round] = {}  # by thread
         self._total = 0
-        #: When the last round began: bytes of gradients, and of all that the device's allocator had given out.
-        self._gradients = self._allocated = 0
+        #: When the last round began: bytes of gradients, of all that training held, and of what the device's allocator had given out.
+        self._gradients = self._allocated = self._held = 0
         self._automatic: dict[torch.device, int] = {}
         self._margins: dict[Order, Margins] = {}
         self._growths: dict[Order, int] = {}
         self._after: dict[Order | None, Order] = {}  # which order followed which
         self._last: Order | None = None
         self._impossible: InfeasibleBudget | None = None
+        self._hopeless: set[Order] = set()  # no plan was found
         self._safe: dict[tuple[Part, Bindings], Halves] = {}
 
     @property
@@ -182,12 +183,13 @@ class Group:
 
     def _learn(self, passes: Sequence[Pass], events: Sequence[Event]) -> None:
         """Plan a round whose order is new, for the next one like it."""
-        if self._fitting(passes, events) is not None:
+        if order_of(passes, events) in self._hopeless or self._fitting(passes, events) is not None:
             return
         try:
             self._make(passes, events)
         except InfeasibleBudget as error:
             if self.plans:
+                self._hopeless.add(order_of(passes, events))
                 self._tell("order", f"graphs ran in an order that was not seen before, and cannot be planned: {error}")
             else:
                 self._impossible = error
@@ -198,6 +200,7 @@ class Group:
     def _halves(self, round: Round, run: Run, captured: Captured) -> Halves:
         if len(round.runs) == 1:
             self._gradients = self.held.gradients(captured.device)
+            self._held = self.held.now(captured.device)
             self._allocated = allocated_bytes(captured.device)
             round.plan = self._plan_for(round, run, captured.device)
             if round.plan is not None:
@@ -241,13 +244,13 @@ class Group:
         try:
             return self._fitting(passes, events) or self._make(passes, events)
         except InfeasibleBudget:
-            # A percentage of this graph means nothing if others follow: when the round has ended, it is known.
-            if self.options.is_relative and not orders and not self._is_whole(passes):
-                return None
-            raise
+            # If others follow, it is not for this graph alone to say what would do: when the round has ended, all are known.
+            if orders or self._is_whole(passes):
+                raise
+            return None
 
     def _is_whole(self, passes: Sequence[Pass]) -> bool:
-        """The graphs read every parameter that the models train."""
+        """The graphs read every parameter that the models, and the optimizers of these parameters, have to train."""
         read = own_storages(passes)
         modules = [module for reference in self.modules if (module := reference()) is not None]
         trained = [
@@ -256,7 +259,8 @@ class Group:
             for tensor in module.parameters()
             if tensor.requires_grad and tensor.layout is torch.strided
         ]
-        return bool(modules) and read.issuperset(tensor.untyped_storage()._cdata for tensor in trained)
+        trained += self.held.optimized()
+        return bool(trained) and read.issuperset(tensor.untyped_storage()._cdata for tensor in trained)
 
     def _fitting(self, passes: Sequence[Pass], events: Sequence[Event]) -> StepPlan | None:
         """A plan of this order that keeps to the budget at these sizes too; it takes them in."""
@@ -356,7 +360,9 @@ class Group:
 
     def profile(self, nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:
         """Costs of ops; none is run that needs more than the budget by itself."""
-        limit = parse_bytes(self.options.budget) if self.options.is_absolute else None
+        limit = None
+        if self.options.is_absolute:
+            limit = max(1, parse_bytes(self.options.budget) - self._held)
         return profile_nodes(nodes, self.options.cost_model, number=number, limit=limit)
 
     def _tell(self, what: str, message: str) -> None:

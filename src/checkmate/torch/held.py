@@ -113,6 +113,15 @@ class Held:
                 if (module := reference()) is not None:
                     self.watch_module(module)
 
+    def optimized(self) -> list[torch.Tensor]:
+        """Parameters that known optimizers train, as far as they are plain tensors."""
+        with self._lock:
+            optimizers = [optimizer for watched in self._optimizers.values() if (optimizer := watched.optimizer()) is not None]
+        parameters = [parameter for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]]
+        return [
+            p for p in parameters if type(p) in (torch.Tensor, nn.Parameter) and p.requires_grad and p.layout is torch.strided
+        ]
+
     def expected(self, device: torch.device) -> int:
         """Bytes that will be held on `device` once training is under way: the state of optimizers that have made no step yet.
 
