@@ -72,13 +72,29 @@ def compile(
 
 def _compile_in_place(model: torch.nn.Module, given: Mapping[str, Any], keywords: Mapping[str, Any]) -> None:
     session = Session(given)
-    session.watch(model)
     inner: Any = torch.compile(_caller(model), backend=partial(backend, session), **keywords)
+    if "_parameters" in model.__dict__:
+        session.watch(model)
+    else:
+        inner = _watching(session, model, inner)
     # What nn.Module.compile sets; calls of the module go through it. Written as what it is: a copy is compiled before it has
     # anything else.
     model.__dict__["_compiled_call_impl"] = coverage_of(model).wrap(inner)
     model.__dict__["_checkmate"] = _Copied(model, lambda copy: _compile_in_place(copy, given, keywords))
     _compiled[model] = session
+
+
+def _watching(session: Session, model: torch.nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy that has no parameters yet is known to its session from its first call on."""
+    reference = weakref.ref(model)
+
+    @wraps(compiled)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        if session.module is None and (model := reference()) is not None:
+            session.watch(model)
+        return compiled(*arguments, **keywords)
+
+    return call
 
 
 class _Copied:
