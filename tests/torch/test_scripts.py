@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -255,6 +257,40 @@ def test_parts_outside_the_plan_are_reported_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         planned(x).backward()
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x
+
+
+def test_buckets_of_distributed_data_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch cuts the graph of a model at the buckets' borders, and calls each piece once on fake tensors while it compiles."""
+    monkeypatch.setattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 1 << 12)
+    torch.manual_seed(0)
+    plain = Stack()
+    planned = copy.deepcopy(plain)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(planned, bucket_cap_mb=1 / 128)
+        compiled = torch.compile(wrapped, backend="checkmate", options={"budget": "1MiB", "cost_model": "flops"})
+        for number in range(3):
+            x = torch.randn(5, 32, generator=torch.Generator().manual_seed(number))
+            for model in (plain, compiled):
+                model.zero_grad()
+                model(x).square().mean().backward()
+            for one, other in zip(plain.parameters(), planned.parameters(), strict=True):
+                assert one.grad is not None and other.grad is not None
+                assert torch.equal(one.grad, other.grad)
+        assert {plan.num_graphs for plan in checkmate.torch.plans(compiled)} == {3}
+    finally:
+        dist.destroy_process_group()
 
 
 def test_capture_changes_nothing() -> None:

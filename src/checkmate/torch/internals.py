@@ -81,6 +81,9 @@ def trace_and_compile(
 
         return compile_pass
 
+    # Where PyTorch compiles a model in pieces, one for each bucket of DistributedDataParallel, the first call of each returns fake
+    # tensors; it makes that call itself, but only if it can see here that AOT autograd was used. Else the script would get them.
+    counters["aot_autograd"]["total"] += 1
     with compiling(), _tracing(), _as_eager():
         compiled: Callable[..., Any] = aot_module_simplified(
             module,
