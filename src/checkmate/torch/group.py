@@ -38,6 +38,8 @@ from .watch import no_room, report_excess, warn
 _GROWTHS = 8
 
 
+#: Bytes for what stands for a run between its passes (`part.Ticket`), and the like.
+_TICKET = 64
 #: A budget is tried before an error names it, and so many larger ones if need be; any schedule does.
 _NAMED, _ANY_GAP = 3, 1e3
 
@@ -309,7 +311,7 @@ class Group:
         device = passes[0].part.captured(self.profile).device
         own = own_storages(passes)
         now = self.held.now(device, own) - self.held.gradients(device) + self._gradients  # those of this round are its own
-        outside = max(outside, now + self._left + self.held.expected(device))
+        outside = max(outside, now + self._left + self.held.expected(device)) + _TICKET * len(passes)
         ported = [other.plan for other in others if other is not old]
         allow = partial(self._allowance, order=order, device=device, outside=outside, grown=grown)
         with preserved_random_state([device]):
