@@ -497,7 +497,7 @@ def test_backward_and_optimizer_step_inside_a_compiled_function(compile: Compile
         results.append([*losses, *model.parameters()])
         models.append(model)
     assert identical(*results)
-    assert [plan.executions for plan in checkmate.torch.plans(models[1])] == [3]
+    assert [plan.executions for plan in checkmate.torch.plans(models[1])] == [2]  # the first step shows which graphs there are
 
 
 class Deep(nn.Module):

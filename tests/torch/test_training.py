@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -126,8 +127,8 @@ def test_a_plan_that_passes_its_budget_is_reported_and_made_again(monkeypatch: p
     largest = max(op.workspace for op in graph.ops)
     assert largest > 10_000
 
-    def without_workspace(nodes: list[fx.Node], cost_model: str) -> dict[fx.Node, OpCost]:
-        return {node: OpCost(cost.seconds, 0) for node, cost in profile_nodes(nodes, cost_model).items()}
+    def without_workspace(nodes: list[fx.Node], cost_model: str, **rest: Any) -> dict[fx.Node, OpCost]:
+        return {node: OpCost(cost.seconds, 0) for node, cost in profile_nodes(nodes, cost_model, **rest).items()}
 
     # A plan that knows nothing of workspaces.
     monkeypatch.setattr(BACKEND, "profile_nodes", without_workspace)

@@ -54,7 +54,7 @@ class Plan:
 
     @property
     def outside(self) -> int:
-        """Bytes that other graphs of the model hold while this one runs."""
+        """Bytes that training holds besides the step, such as the state of the optimizer."""
         return self.allowance.outside
 
     @property

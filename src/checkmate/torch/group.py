@@ -23,6 +23,7 @@ from ..planning.parts import Event
 from ..units import parse_bytes
 from .capture import Captured
 from .held import Held
+from .measure import same_device
 from .part import Part, Ticket
 from .plan import allocated_bytes, automatic_budget, read_options
 from .profile import profile_nodes
@@ -37,6 +38,8 @@ from .watch import no_room, report_excess, warn
 _GROWTHS = 8
 
 
+#: Bytes for what stands for a run between its passes (`part.Ticket`), and the like.
+_TICKET = 64
 #: A budget is tried before an error names it, and so many larger ones if need be; any schedule does.
 _NAMED, _ANY_GAP = 3, 1e3
 
@@ -65,14 +68,16 @@ class Group:
         self._lock = threading.RLock()
         self._open: dict[int, Round] = {}  # by thread
         self._total = 0
-        #: When the last round began: bytes of gradients, of all that training held, and of what the device's allocator had given out.
-        self._gradients = self._allocated = self._held = 0
+        #: When the last round began, in bytes: gradients, all that training held, what the device's allocator had given out, and what
+        #: was left of the round before.
+        self._gradients = self._allocated = self._held = self._left = 0
         self._automatic: dict[torch.device, int] = {}
         self._margins: dict[Order, Margins] = {}
         self._growths: dict[Order, int] = {}
         self._after: dict[Order | None, Order] = {}  # which order followed which
         self._last: Order | None = None
         self._impossible: InfeasibleBudget | None = None
+        self._returned: list[weakref.ref[Any]] = []  # storages that the last round gave to the script
         self._hopeless: set[Order] = set()  # no plan was found
         self._safe: dict[tuple[Part, Bindings], Halves] = {}
 
@@ -168,6 +173,7 @@ class Group:
         """All passes of a round have run: plan it if its order is new, see to its plan if not."""
         for thread in [thread for thread, other in self._open.items() if other is round]:
             del self._open[thread]
+        self._returned = round.returned()
         if round.ended or not any(event.backward for event in round.events):
             return  # nothing was trained
         round.ended = True
@@ -201,6 +207,9 @@ class Group:
         if len(round.runs) == 1:
             self._gradients = self.held.gradients(captured.device)
             self._held = self.held.now(captured.device)
+            # What the script, or a frame of it that waits for Python's collector, still has of the round before.
+            alive = [storage for reference in self._returned if (storage := reference()) is not None]
+            self._left = sum(s.nbytes() for s in alive if same_device(s.device, captured.device) and s._cdata not in run.given)
             self._allocated = allocated_bytes(captured.device)
             round.plan = self._plan_for(round, run, captured.device)
             if round.plan is not None:
@@ -227,7 +236,7 @@ class Group:
             return self._first_plan(round, run)
         order = next((plan.order for plan in candidates if plan.order == expected), candidates[-1].order)
         candidates = [plan for plan in candidates if plan.order == order]
-        outside = self.held.now(device, own_storages(candidates[0].passes))
+        outside = self.held.now(device, own_storages(candidates[0].passes)) + self._left
         covering = [plan for plan in candidates if plan.covers(outside)]
         best = min(covering, key=lambda plan: plan.plan.schedule.overhead, default=candidates[-1])
         if best.outdated or not covering:
@@ -253,7 +262,7 @@ class Group:
         """The graphs read every parameter that the models, and the optimizers of these parameters, have to train."""
         read = own_storages(passes)
         modules = [module for reference in self.modules if (module := reference()) is not None]
-        trained = [
+        trained: list[torch.Tensor] = [
             tensor
             for module in modules
             for tensor in module.parameters()
@@ -302,7 +311,7 @@ class Group:
         device = passes[0].part.captured(self.profile).device
         own = own_storages(passes)
         now = self.held.now(device, own) - self.held.gradients(device) + self._gradients  # those of this round are its own
-        outside = max(outside, now + self.held.expected(device))
+        outside = max(outside, now + self._left + self.held.expected(device)) + _TICKET * len(passes)
         ported = [other.plan for other in others if other is not old]
         allow = partial(self._allowance, order=order, device=device, outside=outside, grown=grown)
         with preserved_random_state([device]):

@@ -34,6 +34,7 @@ class Run:
         part: what ran. sizes: at which sizes. number: of the pass in its round.
         sources: for each input of the part where it came from: a `Link` to an earlier run of the round, or a key of what lived before.
         leaves: inputs whose gradients the script keeps. storages: of the inputs that lived before the round.
+        given: identities of the storages of all inputs.
         event: number of its forward pass among the events of the round.
         halves: what is run.
     """
@@ -47,6 +48,7 @@ class Run:
         self.sources: tuple[Hashable | Link, ...] = ()
         self.leaves: frozenset[int] = frozenset()
         self.storages: tuple[weakref.ref[Any], ...] = ()
+        self.given: frozenset[int] = frozenset()
         self.halves: Halves | None = None
         self.event = len(round.events)
         self._ticket: weakref.ref[Ticket] | None = None
@@ -108,6 +110,7 @@ class Round:
             inputs: one tensor for each input of the part that counts.
         """
         run.sources = tuple(self._source(tensor) for tensor in inputs)
+        run.given = frozenset(tensor.untyped_storage()._cdata for tensor in inputs)
         before = [tensor for tensor, source in zip(inputs, run.sources, strict=True) if not isinstance(source, Link)]
         run.storages = tuple(weakref.ref(tensor.untyped_storage()) for tensor in before)
         run.leaves = frozenset(i for i, tensor in enumerate(inputs) if tensor.requires_grad and tensor.is_leaf)
@@ -122,6 +125,10 @@ class Round:
             if value is not None and isinstance(output, torch.Tensor):
                 storage = output.untyped_storage()
                 self._made[storage._cdata] = (weakref.ref(storage), Link(run.number, value))
+
+    def returned(self) -> list[weakref.ref[Any]]:
+        """Storages that the forward passes gave to the script."""
+        return [reference for reference, source in self._made.values() if isinstance(source, Link)]
 
     def _source(self, tensor: torch.Tensor) -> Hashable | Link:
         storage = tensor.untyped_storage()
