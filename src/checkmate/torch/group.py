@@ -310,8 +310,9 @@ class Group:
         at_most = [replace(one, sizes=most) for one, most in zip(passes, sizes, strict=True)]
         device = passes[0].part.captured(self.profile).device
         own = own_storages(passes)
+        expected = self.held.expected(device)  # first: it finds optimizers, whose state may be held already
         now = self.held.now(device, own) - self.held.gradients(device) + self._gradients  # those of this round are its own
-        outside = max(outside, now + self._left + self.held.expected(device)) + _TICKET * len(passes)
+        outside = max(outside, now + self._left + expected) + _TICKET * len(passes)
         ported = [other.plan for other in others if other is not old]
         allow = partial(self._allowance, order=order, device=device, outside=outside, grown=grown)
         with preserved_random_state([device]):
