@@ -30,13 +30,22 @@ def _transformer(name: str, config: str, **settings: Any) -> Callable[[], nn.Mod
     return build
 
 
+class _Named(type):
+    """Of classes in which every name stands for itself."""
+
+    def __getattr__(cls, name: str) -> str:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return name
+
+
 class _StandIn(ModuleType):
     """A module in which every name is a class that does nothing."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (), {})
+        return _Named(name, (), {})
 
 
 class _Finder:
