@@ -90,7 +90,7 @@ def residual(blocks: int = 4, width: int = 64, side: int = 16) -> Any:
     return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
-def transformer(blocks: int = 2, width: int = 64, length: int = 64, words: int = 500) -> Any:
+def transformer(blocks: int = 2, width: int = 64, length: int | None = 64, words: int = 500) -> Any:
     """Embedding, attention, GELU, layer norm, dropout."""
     inputs = keras.Input((length,), dtype="int32")
     x = layers.Embedding(words, width)(inputs)

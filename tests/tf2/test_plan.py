@@ -19,7 +19,7 @@ from checkmate.tf2.keras_step import build, training_step
 from checkmate.tf2.plan import make_plan
 from checkmate.tf2.profile import profile_ops
 from checkmate.tf2.step import capture_step
-from tf2_models import CASES, tensors
+from tf2_models import CASES, tensors, transformer
 
 
 @pytest.fixture
@@ -68,16 +68,21 @@ def test_a_workspace_does_not_depend_on_the_memory_pool(directory: Path) -> None
     assert cost.workspace == 0
 
 
-def test_a_plan_is_ported_to_another_batch_size(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = CASES["conv"]()
+@pytest.mark.parametrize("changed", ["batch", "length"])
+def test_a_plan_is_ported_to_another_batch_size_and_length(
+    changed: str, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES["conv" if changed == "batch" else "transformer"]()
+    if changed == "length":
+        case.build = lambda: transformer(length=None)
     model, optimizer = case.make(), case.optimizer()
     x, y = tensors(case.x), tensors(case.y)
     build(model, optimizer, x)
     step = training_step(model, case.loss, optimizer)
     options = Options(cost_model="flops", time_limit=3, gap=0.02)
     large = capture_step(step, (x, y), options)
-    small = capture_step(step, (x[:7], y[:7]), options)
-    allowance = Allowance(int(0.5 * large.graph.no_recompute_peak))
+    small = capture_step(step, (x[:7], y[:7]) if changed == "batch" else (x[:, :56], y[:, :56]), options)
+    allowance = Allowance(int((0.5 if changed == "batch" else 0.7) * large.graph.no_recompute_peak))
     first = make_plan(large, options, allowance)
     assert first.schedule.num_recomputations > 0
     monkeypatch.setattr(planning, "solve_cached", None)  # must not be needed

@@ -85,20 +85,15 @@ def test_mixed_precision(policy: str) -> None:
     case.optimizer = lambda: keras.optimizers.SGD(0.1)
     if policy == "mixed_float16":  # the first steps overflow: they must be skipped, and the scale halved
         case.optimizer = lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**40)
-    plain, _, _ = train_plain(case)
+    plain, expected, added = train_plain(case)
     graph = graph_of(case)
-    expected, losses, reference = train(case, "200%")
+    # A kernel of TensorFlow for float16 asks for 30 MB, however small the batch is: what is modelled is what plain training takes.
+    assert abs(graph.no_recompute_peak - graph.fixed_memory - added) < 0.1 * added
     variables, values, plan = train(case, (graph.min_working_set + graph.no_recompute_peak) // 2)
-    assert plan.schedule.num_recomputations > 0 == reference.schedule.num_recomputations
-    # On some processors the last bits of bfloat16 differ from graph to graph, also without recomputation; why is open.
-    if policy == "mixed_bfloat16":
-        for other in (expected, plain):
-            assert all(np.allclose(a, b, atol=1e-3) for a, b in zip(variables, other, strict=True))
-        assert np.allclose(values, losses, atol=1e-3)
-    else:
-        assert identical(variables, expected)
-        assert identical(variables, plain)
-        assert values == losses
+    assert plan.schedule.num_recomputations > 0
+    assert identical(variables, plain)
+    assert values == expected
+    if policy == "mixed_float16":
         assert any(float(v) == 2.0**35 for v in variables if v.shape == ())
 
 
@@ -131,6 +126,7 @@ def test_batches_of_another_size_get_a_plan_of_their_own() -> None:
     )
     assert len(checkmate.tf2.plans(step)) == 2
     assert step.plans[1].predicted_peak < step.plans[0].predicted_peak
+    assert step.plans[1].budget == step.plans[0].budget  # a percentage is of what the first batch needs
 
 
 def test_metrics_are_updated_once_a_step() -> None:

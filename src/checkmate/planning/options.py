@@ -20,8 +20,9 @@ class Options:
         budget: bytes that the step may have live at its peak: a number, "4GiB", "50%", or "auto". "auto" is the memory of the
             device less 10% on an accelerator, and on the CPU 80% of the memory that is available to the process (the limits of
             containers count), rounded down so that it stays the same from one run to the next. A percentage is of the plain peak
-            of the training step, at its largest sizes so far and with what training holds. In PyTorch it does not bind a model that runs without gradients: that keeps no activations, so
-            that there is little to save; a budget in bytes and "auto" bind that too.
+            of the training step, with what training holds: in PyTorch at its largest sizes so far, in TensorFlow at those of the first
+            batch. In PyTorch it does not bind a model that runs without gradients: that keeps no activations, so that there is little
+            to save; a budget in bytes and "auto" bind that too.
         reserved: bytes that live outside the step and are not seen. None: in PyTorch on CUDA, what is allocated when the step begins
             beyond what is known; elsewhere 0. The step's inputs, the model and the state of the optimizer are counted by themselves.
         method, order, gap, time_limit, seed: as in `checkmate.solve`.

@@ -11,9 +11,11 @@ from ..errors import CheckmateError
 from ..graph import Graph
 from ..planning import Options
 from ..units import Budget
+from .internals import is_recording
 from .keras_fit import prepared_plans
-from .keras_step import build, gradient_step, training_step
+from .keras_step import build, check_backend, gradient_step, optimizer_of, training_step
 from .plan import Plan
+from .specs import like, read_specs
 from .step import PlannedStep, capture_step
 
 
@@ -40,9 +42,17 @@ class TrainIteration:
 
         Args:
             x, y: tensors or arrays, or nests of them, as in the specs; the batch may have another size.
+
+        Raises:
+            CheckmateError: the batch has other parts than the specs, or a `tf.GradientTape` is recording.
         """
-        x, y = (_like(spec, given) for spec, given in zip(self._specs, (x, y), strict=True))
-        return self._step(x, y)
+        if is_recording():
+            raise CheckmateError(
+                "train_iteration was called inside a tf.GradientTape: it computes the gradients and applies them by itself, and "
+                "there are none through it; call it outside of the tape"
+            )
+        inputs, labels = self._specs
+        return self._step(like(inputs, x, "x"), like(labels, y, "y"))
 
 
 def compile(
@@ -63,9 +73,11 @@ def compile(
     Args:
         model: a Keras model (Keras 3: functional, sequential or subclassed; or tf_keras).
         loss: `loss(y_true, y_pred)`, a Keras loss or its name. Losses that layers add count too.
-        optimizer: a Keras optimizer.
-        input_spec, label_spec: what a batch looks like: tensors, arrays or `tf.TensorSpec`, or nests of them, with the batch size.
-        budget: bytes, "4GiB", "50%" of the plain peak, or "auto".
+        optimizer: a Keras optimizer or its name.
+        input_spec, label_spec: what a batch looks like: tensors, arrays, `tf.TensorSpec` or `keras.Input`, or nests of them, with the
+            batch size.
+        budget: bytes, "4GiB", "50%" of the plain peak with these specs, or "auto". It stays for batches of other sizes, so that
+            the specs had better be of the largest.
         metrics: Keras metrics to update in every step.
         options: see `checkmate.tf2.Options`.
 
@@ -75,7 +87,8 @@ def compile(
     Raises:
         InfeasibleBudget: the budget cannot be met; the message names one that can.
         UnknownMethod: an option that does not exist. BudgetError: the budget cannot be read.
-        CheckmateError: XLA was asked for, or the model lives under a distribution strategy.
+        CheckmateError: XLA was asked for, the model lives under a distribution strategy, Keras runs on another backend than
+            TensorFlow, or an argument is not what it should be.
     """
     if jit_compile:
         raise CheckmateError(
@@ -83,7 +96,9 @@ def compile(
             "plan; leave jit_compile out"
         )
     chosen = Options.read({"budget": budget, **options})
-    inputs, labels = _specs(input_spec), _specs(label_spec)
+    check_backend(model)
+    optimizer = optimizer_of(model, optimizer)
+    inputs, labels = read_specs(input_spec, "input_spec"), read_specs(label_spec, "label_spec")
     build(model, optimizer, inputs)
     step = PlannedStep(training_step(model, loss, optimizer, list(metrics or ())), chosen, str(model.name))
     step.prepare(inputs, labels)
@@ -99,7 +114,9 @@ def capture(model: Any, loss: Any, input_spec: Any, label_spec: Any, optimizer: 
         cost_model: "profile" or "flops".
     """
     options = Options.read({"cost_model": cost_model})
-    inputs, labels = _specs(input_spec), _specs(label_spec)
+    check_backend(model)
+    optimizer = None if optimizer is None else optimizer_of(model, optimizer)
+    inputs, labels = read_specs(input_spec, "input_spec"), read_specs(label_spec, "label_spec")
     build(model, optimizer, inputs)
     step = gradient_step(model, loss) if optimizer is None else training_step(model, loss, optimizer)
     return capture_step(step, (inputs, labels), options, str(model.name)).graph
@@ -119,24 +136,3 @@ def plans(trained: Any) -> list[Plan]:
             "this has no plans: pass what checkmate.tf2.compile returned, or a model after checkmate.tf2.prepare"
         )
     return list(found)
-
-
-def _specs(nest: Any) -> Any:
-    return tf.nest.map_structure(_spec, nest)
-
-
-def _spec(given: Any) -> tf.TensorSpec:
-    if isinstance(given, tf.TensorSpec):
-        return given
-    tensor = given if tf.is_tensor(given) else tf.convert_to_tensor(given)
-    return tf.TensorSpec(tensor.shape, tensor.dtype)
-
-
-def _like(spec: Any, given: Any) -> Any:
-    """Arrays as tensors of the element types of the spec."""
-    try:
-        return tf.nest.map_structure(
-            lambda s, x: x if tf.is_tensor(x) and x.dtype == s.dtype else tf.convert_to_tensor(x, s.dtype), spec, given
-        )
-    except (TypeError, ValueError) as error:
-        raise CheckmateError(f"this batch does not look like the specs given to compile: {error}") from None

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
-from tensorflow.python.eager import cancellation
+from tensorflow.python.eager import cancellation, record
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute as eager_execute
 from tensorflow.python.framework import op_def_registry
@@ -57,6 +57,11 @@ def is_stateful_type(kind: str) -> bool:
     """Ops of this type read or change something besides their inputs."""
     definition = op_def_registry.get(kind)
     return definition is None or bool(definition.is_stateful)
+
+
+def is_recording() -> bool:
+    """A `tf.GradientTape` records what is computed now."""
+    return bool(record.could_possibly_record())
 
 
 def replace_input(op: tf.Operation, number: int, tensor: tf.Tensor) -> None:

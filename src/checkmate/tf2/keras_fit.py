@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -11,8 +10,11 @@ import tensorflow as tf
 from ..errors import CheckmateError
 from ..planning import Options
 from ..units import Budget
-from .keras_step import refuse_distributed
+from .keras_coverage import covered, trained_as_at_first, warn_of_other_training
+from .keras_shapes import PlainTraces, layout, without_options
+from .keras_step import check_backend, is_complete, refuse_distributed
 from .plan import Plan
+from .specs import dense
 from .step import PlannedStep
 
 
@@ -43,7 +45,9 @@ def prepare(model: Any, budget: Budget = "auto", **options: Any) -> None:
             "checkmate.tf2.compile"
         )
     chosen = Options.read({"budget": budget, **options})
+    check_backend(model)
     refuse_distributed(model.variables)
+    warn_of_other_training(model)
     model.make_train_function = Preparation(model, chosen)
     model.train_function = None  # of an earlier fit; Keras makes a new one
 
@@ -82,7 +86,10 @@ class _Trainer:
     def __init__(self, model: Any, options: Options):
         self._model = model
         self._options = options
-        self._steps: dict[str, PlannedStep] = {}  # by the structure of the batch
+        # By the structure of the batch, and whether plain Keras leaves sizes open.
+        self._steps: dict[tuple[str, bool], PlannedStep] = {}
+        self._plain = PlainTraces()
+        self._train_step = trained_as_at_first(model)(model.train_step)
 
     @property
     def plans(self) -> list[Plan]:
@@ -90,37 +97,37 @@ class _Trainer:
 
     def __call__(self, iterator: Any) -> Any:
         logs = None
-        specs = tf.nest.flatten(getattr(iterator, "element_spec", ()))
-        varying = any(getattr(spec, "shape", None) is not None and not spec.shape.is_fully_defined() for spec in specs)
+        varying = self._plain.of_iterator(iterator) if isinstance(iterator, tf.data.Iterator) else None
         for batch in _batches(iterator, int(self._model.steps_per_execution or 1)):
-            logs = self._train(batch, varying)
+            logs = self._train(without_options(batch), varying)
         if logs is None:
             raise StopIteration
         return logs
 
-    def _train(self, batch: Any, varying: bool) -> Any:
+    def _train(self, batch: Any, varying: bool | None) -> Any:
         """One step: `model.train_step(batch)` under the plan for this kind of batch.
 
         Args:
-            varying: plain Keras would not know the size of the batch when it traces the step.
+            varying: plain Keras would leave sizes open when it traces the step; None if that depends on this batch alone.
         """
-        leaves = [None if isinstance(x, tf.experimental.Optional) else x for x in tf.nest.flatten(batch)]
-        present = [x is not None for x in leaves]
-        key = str(tf.nest.map_structure(type, tf.nest.pack_sequence_as(batch, present))) + str((present, varying))
+        batch = tf.nest.map_structure(lambda x: None if x is None else dense(x, "a batch"), batch)
+        if varying is None:
+            varying = self._plain.of_batch(batch)
+        nest = layout(batch)
+        key = str(nest), varying
         if key not in self._steps:
-            model = self._model
+            _build_optimizer(self._model)
 
+            @covered
             def step(*tensors: tf.Tensor) -> Any:
                 given = iter(tensors)
-                return model.train_step(tf.nest.pack_sequence_as(batch, [next(given) if there else None for there in present]))
+                leaves = [next(given) if there else None for there in tf.nest.flatten(nest)]
+                return self._train_step(tf.nest.pack_sequence_as(nest, leaves))
 
-            _build_optimizer(model)
-            self._steps[key] = PlannedStep(step, self._options, str(model.name), varying_batch=varying)
+            self._steps[key] = PlannedStep(step, self._options, str(self._model.name), varying_batch=varying)
         planned = self._steps[key]
-        logs = planned(*(_dense(x) for x in leaves if x is not None))
-        if self._options.budget != planned.plans[0].budget:
-            # "50%" is half of what the first batch needs, not half of what a last batch of three pictures needs.
-            self._options = planned.options = replace(self._options, budget=planned.plans[0].budget)
+        logs = planned(*(x for x in tf.nest.flatten(batch) if x is not None))
+        self._options = planned.options  # one budget for all
         counter = getattr(self._model, "_train_counter", None)  # tf_keras counts its steps here
         if counter is not None:
             counter.assign_add(1)
@@ -139,19 +146,15 @@ def _batches(iterator: Any, count: int) -> Iterator[Any]:
             return
 
 
-def _dense(leaf: Any) -> tf.Tensor:
-    if isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
-        raise CheckmateError(
-            f"a batch holds a {type(leaf).__name__}: its size in memory is not known before the step runs; give dense tensors"
-        )
-    return tf.convert_to_tensor(leaf)
-
-
 def _build_optimizer(model: Any) -> None:
-    """The traced step must not create variables."""
-    build = getattr(model.optimizer, "build", None)
-    if build is not None and not getattr(model.optimizer, "built", False):
-        build(model.trainable_variables)
+    """Make the variables of the optimizer beforehand, where it is known which they will be: a step that makes variables is traced twice.
+
+    It is not known before the layers have theirs, nor for a train_step of the user's own, which may leave this optimizer alone.
+    """
+    optimizer = model.optimizer
+    is_own = type(model).train_step.__module__.partition(".")[0] in ("keras", "tf_keras")
+    if is_own and is_complete(model) and hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
+        optimizer.build(model.trainable_variables)
 
 
 def _check_compiled(model: Any) -> None:

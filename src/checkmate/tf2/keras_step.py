@@ -8,6 +8,19 @@ from typing import Any
 import tensorflow as tf
 
 from ..errors import CheckmateError
+from ..text import printable
+from .keras_coverage import covered, trained_as_at_first
+
+
+def check_backend(model: Any) -> None:
+    """Raise for a model whose Keras does not compute with TensorFlow."""
+    keras = keras_of(model)
+    name = keras.backend.backend()
+    if name != "tensorflow":
+        raise CheckmateError(
+            f"Keras computes with {printable(name)} here, and checkmate.tf2 plans steps of TensorFlow: set KERAS_BACKEND=tensorflow "
+            "before Keras is imported"
+        )
 
 
 def build(model: Any, optimizer: Any, input_spec: Any) -> None:
@@ -16,7 +29,7 @@ def build(model: Any, optimizer: Any, input_spec: Any) -> None:
     Args:
         optimizer: may be None. input_spec: nest of `tf.TensorSpec`.
     """
-    if not getattr(model, "built", True) or not _is_complete(model):
+    if not is_complete(model):
         tf.function(lambda inputs: model(inputs, training=False), autograph=False).get_concrete_function(input_spec)
     if not model.trainable_variables:
         raise CheckmateError("the model has no trainable variables: there is nothing to train")
@@ -42,7 +55,10 @@ def training_step(model: Any, loss: Any, optimizer: Any, metrics: Sequence[Any] 
         metrics: Keras metrics, updated with the step's predictions.
     """
     loss_function = loss_of(model, loss)
+    _check_metrics(metrics)
 
+    @covered
+    @trained_as_at_first(model)
     def step(x: Any, y: Any) -> Any:
         prediction, value, gradients = _gradients(model, loss_function, optimizer, x, y)
         optimizer.apply_gradients(list(zip(gradients, model.trainable_variables, strict=True)))
@@ -56,16 +72,19 @@ def training_step(model: Any, loss: Any, optimizer: Any, metrics: Sequence[Any] 
 def gradient_step(model: Any, loss: Any) -> Callable[[Any, Any], Any]:
     """`step(x, y) -> (prediction, loss, gradients)`: nothing is updated but what the layers update themselves."""
     loss_function = loss_of(model, loss)
-    return lambda x, y: _gradients(model, loss_function, None, x, y)
+    return covered(lambda x, y: _gradients(model, loss_function, None, x, y))
 
 
 def loss_of(model: Any, loss: Any) -> Callable[[Any, Any], tf.Tensor]:
     """A loss by name or as a function; its result is a scalar."""
     if isinstance(loss, str):
-        module = _keras_of(model)
-        loss = module.losses.get(loss)
-    if not callable(loss):
-        raise CheckmateError(f"loss must be a function of (labels, predictions) or the name of a Keras loss, not {loss!r}")
+        try:
+            loss = keras_of(model).losses.get(loss)
+        except ValueError:
+            raise CheckmateError(f"Keras has no loss of the name {printable(repr(loss), 60)}") from None
+    if isinstance(loss, type) or not callable(loss):
+        kind = f"the class {loss.__name__}" if isinstance(loss, type) else f"a {type(loss).__name__}"
+        raise CheckmateError(f"loss must be a function of (labels, predictions) or the name of a Keras loss; it is {kind}")
 
     def scalar(labels: Any, prediction: Any) -> tf.Tensor:
         value = tf.convert_to_tensor(loss(labels, prediction))
@@ -99,13 +118,38 @@ def _plain(variable: Any) -> Any:
     return variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
 
 
-def _is_complete(model: Any) -> bool:
+def is_complete(model: Any) -> bool:
     """Every layer has its variables: a subclassed model may say that it is built when its layers are not."""
     layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
-    return all(getattr(layer, "built", True) for layer in layers)
+    return all(getattr(layer, "built", True) for layer in (model, *layers))
 
 
-def _keras_of(model: Any) -> Any:
+def optimizer_of(model: Any, optimizer: Any) -> Any:
+    """An optimizer by name or as an object."""
+    if isinstance(optimizer, str):
+        try:
+            return keras_of(model).optimizers.get(optimizer)
+        except ValueError:
+            raise CheckmateError(f"Keras has no optimizer of the name {printable(repr(optimizer), 60)}") from None
+    if isinstance(optimizer, type) or not all(callable(getattr(optimizer, name, None)) for name in ("build", "apply_gradients")):
+        kind = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
+        raise CheckmateError(
+            f'optimizer must be a Keras optimizer, such as keras.optimizers.Adam(), or its name, "adam"; it is {kind}'
+        )
+    return optimizer
+
+
+def _check_metrics(metrics: Sequence[Any]) -> None:
+    for metric in metrics:
+        if isinstance(metric, type | str) or not callable(getattr(metric, "update_state", None)):
+            what = printable(repr(metric), 60) if isinstance(metric, str) else f"a {type(metric).__name__}"
+            raise CheckmateError(
+                f"metrics must be Keras metrics, such as keras.metrics.SparseCategoricalAccuracy(), and one of them is {what}"
+            )
+
+
+def keras_of(model: Any) -> Any:
+    """The package that a model is of: Keras 3 or tf_keras."""
     for base in type(model).__mro__:
         if base.__module__.partition(".")[0] == "tf_keras":
             import tf_keras

@@ -119,7 +119,7 @@ def is_recomputable(op: tf.Operation) -> bool:
 
 
 def counts_elements(op: tf.Operation) -> bool:
-    """It is the division in the gradient of a mean: by a number of elements, known because shapes are.
+    """It is the division in the gradient of a mean: by a number of elements, known because shapes are, in Python or to the rewriting.
 
     TensorFlow multiplies by the reciprocal of what it knows to be constant, which rounds differently. Where plain training
     does not know the number, the graph rewriting must not see it here either.
@@ -129,7 +129,7 @@ def counts_elements(op: tf.Operation) -> bool:
     divisor = op.inputs[1].op
     while divisor.type == "Cast":
         divisor = divisor.inputs[0].op
-    return divisor.type == "Const" and "gradient_tape" in divisor.name
+    return divisor.type in ("Const", "Prod") and "gradient_tape" in divisor.name
 
 
 def is_one_kernel(bias: tf.Operation, filters: tf.Operation) -> bool:

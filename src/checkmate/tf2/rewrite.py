@@ -63,6 +63,7 @@ def rewritten(function: Any, argument_count: int) -> Rewritten | None:
         else:
             copy = kept.node.add()
             copy.CopyFrom(node)
+            _name_as_of_onednn(copy)
             # What is left of ops that are gone: a constant does not wait for what it was folded from.
             edges = [name for name in node.input if name.startswith("^") and not (passing[node.name] and passing[name[1:]])]
             for name in edges:
@@ -79,10 +80,20 @@ def rewritten(function: Any, argument_count: int) -> Rewritten | None:
         given = {f"{name}:0": inputs[number] for name, number in places.items() if name in read}
         try:
             tf.graph_util.import_graph_def(kept, input_map=given, name="")
-        except ValueError:  # fused ops of bfloat16, which TensorFlow makes only while it rewrites
+        except ValueError:  # ops that TensorFlow makes only while it rewrites
             return None
         outputs = [_output(graph, results[number], places, inputs) for number in range(len(results))]
     return Rewritten(graph, inputs, outputs)
+
+
+def _name_as_of_onednn(node: Any) -> None:
+    """Give a fused convolution of bfloat16 the name under which oneDNN has its kernel, as TensorFlow does before it runs one.
+
+    Under its first name only its rewriting may make one.
+    """
+    if node.op == "_FusedConv2D" and node.attr["T"].type == tf.bfloat16.as_datatype_enum:
+        node.op = "_MklNativeFusedConv2D"
+        node.attr["_kernel"].s = b"MklNameChangeOp"
 
 
 def _output(graph: tf.Graph, name: str, places: dict[str, int], inputs: list[tf.Tensor]) -> tf.Tensor:

@@ -65,11 +65,12 @@ class PlannedStep:
 
     Args:
         function: one training step: tensors (and nests of them) in and out; it changes variables as it likes, and creates none.
-        options: of every plan.
+        options: of every plan. The budget that the first plan comes to in bytes is that of all.
         name: of the graphs.
         varying_batch: plain training would trace the step once for batches of every size.
 
     Attributes:
+        options: with that budget in bytes from the first plan on.
         plans: one per set of input shapes, in the order in which they were first used.
     """
 
@@ -110,6 +111,8 @@ class PlannedStep:
                 raise CheckmateError("a plan cannot be made inside a tf.function: call prepare with these shapes before")
             margin = max((step.margins.margin for step in self._steps.values() if step.margins.failures), default=0)
             self._steps[key] = _Shaped(self, specs, margin)
+            # "50%" is half of what the first batch needs, not half of what a last batch of three pictures needs.
+            self.options = replace(self.options, budget=self._steps[key].margins.budget)
         return self._steps[key]
 
 
@@ -123,6 +126,17 @@ def _spec(tensor: Any) -> tf.TensorSpec:
     return spec
 
 
+def _warn_of_unknown_sizes(tensors: Sequence[tf.Tensor]) -> None:
+    if tensors:
+        warnings.warn(
+            f"the sizes of {len(tensors)} tensors, {tensors[0].name} first, are not known before the step runs: the plan counts them "
+            "as nothing, and the step may take more; do before the model, in the input pipeline, what leaves sizes open, such as "
+            "splitting text into words",
+            BudgetWarning,
+            stacklevel=6,
+        )
+
+
 class _Shaped:
     """The step at one set of input shapes: the plan that it runs under, and how it is tried out, run and watched."""
 
@@ -131,6 +145,8 @@ class _Shaped:
         self.captured = capture_step(
             owner.function, specs, owner.options, owner.name, to_run=owner.total, varying_batch=owner.varying_batch
         )
+        if not owner.plans:
+            _warn_of_unknown_sizes(self.captured.traced.of_unknown_size)
         budget = owner.total(self.captured.graph.no_recompute_peak)
         # What a step takes differs a little from process to process.
         self.margins = Margins(budget, budget // 200 + 1, margin, int(margin > 0))

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from .internals import is_stateful, variable_bytes
-from .op_kinds import SMALL, is_shape, source, tensor_bytes
+from .op_kinds import CALLS, SMALL, is_free, is_shape, source, tensor_bytes
 from .order import in_creation_order, in_order_of, with_early_updates, with_late_broadcasts
 from .rewrite import hide_counts, rewritten
 
@@ -57,6 +57,15 @@ class Traced:
         """Large constants: a `tf.function` makes them in its first run and keeps them."""
         sizes = [tensor_bytes(op.outputs[0]) for op in self.ops if op.type == "Const"]
         return sum(size for size in sizes if size > SMALL)
+
+    @cached_property
+    def of_unknown_size(self) -> list[tf.Tensor]:
+        """Results with gradients whose shape is known only when the step runs, such as those of layers behind the splitting of text.
+
+        What some ops put aside besides their result, such as batch norm on a GPU, is left out.
+        """
+        outputs = [op.outputs[0] for op in self.ops if op.outputs and op.type not in CALLS and not is_free(op)]
+        return [tensor for tensor in outputs if tensor.dtype.is_floating and not tensor.shape.is_fully_defined()]
 
     def pack(self, flat: Sequence[tf.Tensor]) -> Any:
         """Flat outputs in the structure that the function returned (None and composites, such as slices, included)."""
