@@ -113,8 +113,6 @@ def test_a_training_shows_what_it_did(load: Any) -> None:
     planned = script.train(task, feature, script.Run("function", "1MiB"))
     assert planned["error"] is None and (planned["losses"], planned["state"]) == (plain["losses"], plain["state"])
     assert planned["parts"] == planned["planned_parts"] == 1
-    refused = script.train(task, feature, script.Run("name", "1%"))
-    assert refused["infeasible"]["smallest"] > refused["infeasible"]["budget"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a process that copies itself")
