@@ -371,10 +371,10 @@ def _fingerprint(net: nn.Module) -> str:
 def _planned(net: nn.Module) -> dict[str, Any]:
     """The plans, and how many of the graphs that came are planned."""
     sessions = sessions_of(net.parameters())
-    parts = {part for session in sessions for part in session.parts}
     groups = {id(session.group): session.group for session in sessions}.values()
+    parts = {part for group in groups for part in group.parts}  # those without parameters too
     planned = {one.part for group in groups for plan in group.plans for one in plan.passes}
-    planned |= {part for session in sessions for part in session.no_gradients}  # values die after their last use, or by a plan
+    planned |= {part for part in parts if not part.trains}  # values die after their last use, or by a plan
     plans = {id(plan): plan for session in sessions for plan in session.plans}.values()
     shown = ("num_graphs", "budget", "reserved", "margin", "outside", "modelled_peak", "measured_peak", "executions")
     rows = [{**{name: getattr(plan, name) for name in shown}, "overhead": plan.schedule.overhead} for plan in plans]
