@@ -293,6 +293,22 @@ def test_buckets_of_distributed_data_parallel(monkeypatch: pytest.MonkeyPatch) -
         dist.destroy_process_group()
 
 
+def test_a_graph_that_comes_late_counts_the_state_of_the_optimizer() -> None:
+    torch.manual_seed(0)
+    model = Stack()
+    options = {"budget": "1MiB", "cost_model": "flops"}
+    compiled = torch.compile(model, backend="checkmate", options=options, dynamic=False)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for size in (8, 6):  # a graph for each
+        compiled(torch.randn(size, 32)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    state = 2 * sum(parameter.nbytes for parameter in model.parameters())
+    outside = [plan.outside for plan in checkmate.torch.plans(compiled)]
+    assert len(outside) == 2
+    assert min(outside) >= state
+
+
 def test_capture_changes_nothing() -> None:
     which = case("residual")
     before, random = state(which.model), torch.get_rng_state()

@@ -1,0 +1,123 @@
+"""The table of PyTorch rows: every row can be built, the verdict is fair, and one small training shows what it should."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a benchmark by name, as Python does for a script in its folder."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+def test_rows_are_many_and_known(load: Any) -> None:
+    matrix, networks, packages = load("torch_matrix"), load("torch_matrix_networks"), load("torch_matrix_packages")
+    features = load("torch_matrix_script").FEATURES
+    rows = matrix.rows()
+    assert len({row[:2] for row in rows}) == len(rows)
+    own = [row for row in rows if row[0] in networks.TASKS]
+    assert len(own) >= 45  # without other packages too
+    assert all(row[0] in networks.TASKS or row[0] in packages.PACKAGED for row in rows)
+    assert {feature for _, feature, _ in rows} == set(features)
+    assert {way for _, _, way in rows} == {"function", "name"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gpt", "llama", "bert", "t5", "mixtral", "mamba", "lstm", "vit", "resnet50", "convnext", "efficientnet", "swin", "unet"],
+)
+def test_networks_learn(load: Any, name: str) -> None:
+    task = load("torch_matrix_networks").TASKS[name]
+    torch.manual_seed(0)
+    net = task.build()
+    *inputs, target = task.batch(1, 2, 8)
+    task.loss(net(*inputs), target).backward()
+    assert all(parameter.grad is not None for parameter in net.parameters() if parameter.dim() > 1)
+    assert torch.equal(task.batch(1, 2, 8)[0], inputs[0])
+    assert not torch.equal(task.batch(2, 2, 8)[0], inputs[0])
+
+
+def result(**changed: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "error": None,
+        "peaks": {"2": 90, "3": 90, "8": 100},
+        "budget": 100,
+        "was_named": False,
+        "equal": True,
+    }
+    made |= {"warnings": [], "handed_over": 2, "parts": 2, "planned_parts": 2, "uncovered": []}
+    return made | changed
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, None),
+        ({"error": "RuntimeError: no"}, "RuntimeError: no"),
+        ({"peaks": {"2": 90, "3": 110, "8": 100}}, "step 3 by 10 (10.0%), no warning"),
+        ({"equal": False}, "differ"),
+        ({"handed_over": 3}, "3 graphs came, 2 were taken"),
+        ({"planned_parts": 1}, "1 are planned"),
+        ({"handed_over": 0, "parts": 0, "planned_parts": 0}, "no graph came"),
+        ({"uncovered": ["MulBackward0"]}, "MulBackward0"),
+        ({"uncovered": ["MulBackward0"], "warnings": ["a part runs outside"]}, None),
+    ],
+)
+def test_verdict(load: Any, changed: dict[str, Any], said: str | None) -> None:
+    matrix = load("torch_matrix")
+    plain = {"error": None}
+    row: dict[str, Any] = {
+        "architecture": "gpt",
+        "feature": "sgd",
+        "way": "name",
+        "plain": plain,
+        "minimum": 50,
+        "refused": None,
+        "compared_with": "plain",
+        "repeats": True,
+    }
+    row |= {"peak": 200, "levels": {"90%": result(), "60%": result(**changed)}, "seconds": 1.0}
+    found = matrix.problems(row)
+    row |= {"problems": found, "passed": not found}
+    assert ("FAILS" in matrix.line(row)) is (said is not None)
+    if said is None:
+        assert not found
+    else:
+        (problem,) = found
+        assert problem.startswith("60%: ") and said in problem
+
+
+def test_a_training_shows_what_it_did(load: Any) -> None:
+    networks, script = load("torch_matrix_networks"), load("torch_matrix_script")
+
+    def batch(number: int, examples: int, length: int) -> tuple[torch.Tensor, ...]:
+        random = torch.Generator().manual_seed(number)
+        return torch.randn(examples, 16, generator=random), torch.randint(0, 4, (examples,), generator=random)
+
+    task = networks.Task(lambda: nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 4)), batch, F.cross_entropy)
+    feature = script.FEATURES["accumulation"]
+    plain = script.train(task, feature, script.Run("plain"))
+    assert plain["error"] is None and len(plain["losses"]) == script.STEPS and max(plain["peaks"].values()) > 0
+    planned = script.train(task, feature, script.Run("function", "1MiB"))
+    assert planned["error"] is None and (planned["losses"], planned["state"]) == (plain["losses"], plain["state"])
+    assert planned["parts"] == planned["planned_parts"] == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process that copies itself")
+def test_a_row_that_crashes_is_a_row_that_fails(load: Any, tmp_path: Path) -> None:
+    matrix = load("torch_matrix")
+    options = type("Options", (), {"time_limit": 1.0, "timeout": 10.0, "levels": [], "extra_path": tmp_path})()
+    row = matrix.row_of("no such network", "sgd", "name", options)
+    assert not row["passed"] and "exit code 1" in row["problems"][0]
