@@ -36,7 +36,7 @@ _PARTS = (40, 12, 6)
 #: asks for: TensorFlow's pool may give out up to twice as much, and overlap makes that a matter of chance.
 _FURTHER = 50
 
-#: Of a branch that was not rehearsed this part more may be taken than is modelled, or one block of the pool.
+#: Of a branch that was not rehearsed this part more is taken than is modelled.
 _UNSEEN = 20
 
 #: They are tried out so many times as often as others at least, and up to so many times where that takes no more than these seconds:
@@ -44,7 +44,7 @@ _UNSEEN = 20
 _OFTEN, _MOST_OFTEN, _SECONDS = 2, 10, 3.0
 
 #: Where ops run one by one, so many times at most.
-_IN_TURN = 2
+_IN_TURN = 4
 
 
 class Executor:
@@ -121,8 +121,7 @@ class Executor:
         if not kinds & CALLS:
             return 0
         modelled = max(run.during for run in self._runs)
-        more = max(modelled // _UNSEEN, self._largest) if kinds & CHOICES else 0
-        return modelled + more - self.captured.traced.fixed_bytes
+        return modelled + (modelled // _UNSEEN if kinds & CHOICES else 0) - self.captured.traced.fixed_bytes
 
     def prepare(self) -> None:
         """Make the function, so that a measured run holds nothing else."""
