@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -103,9 +105,13 @@ def test_blocks_compiled_one_by_one_share_the_budget() -> None:
         checkmate.torch.compile(block, budget="150KiB", **FLOPS)  # what one of them takes, not all
     with pytest.raises(checkmate.InfeasibleBudget) as caught:
         train(planned, one_batch(x))
+    refused, least = weakref.ref(planned), caught.value.smallest_found
+    del caught, block
     planned = copy.deepcopy(base)
+    gc.collect()
+    assert refused() is None  # what is remembered of an error holds no tensors
     for block in planned.blocks:
-        checkmate.torch.compile(block, budget=caught.value.smallest_found, **FLOPS)
+        checkmate.torch.compile(block, budget=least, **FLOPS)
     assert identical(train(planned, one_batch(x)), train(base, one_batch(x)))
     plans = {id(plan): plan for block in planned.blocks for plan in checkmate.torch.plans(block)}
     plan = next(plan for plan in plans.values() if plan.executions == 2)

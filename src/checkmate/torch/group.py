@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -201,7 +202,7 @@ class Group:
                 self._hopeless.add(order_of(passes, events))
                 self._tell("order", f"graphs ran in an order that was not seen before, and cannot be planned: {error}")
             else:
-                self._impossible = error
+                self._impossible = copy(error)  # without the frames that it went through, and their tensors
                 raise
 
     # --- which plan ---
@@ -222,7 +223,7 @@ class Group:
         if round.plan is not None:
             return round.plan.halves[run.number]
         if self._impossible is not None and not self.plans:
-            raise self._impossible
+            raise copy(self._impossible)
         key = run.part, run.sizes
         if key not in self._safe:
             outside = self.held.now(captured.device, own_storages(passes_of(round)))
