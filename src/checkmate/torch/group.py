@@ -38,8 +38,6 @@ from .watch import no_room, report_excess, warn
 
 #: An order is planned anew so many times because training holds more than before; then the last plan stays.
 _GROWTHS = 8
-
-
 #: Bytes for what stands for a run between its passes (`part.Ticket`), and the like.
 _TICKET = 64
 #: A budget is tried before an error names it, and so many larger ones if need be; any schedule does.

@@ -93,16 +93,15 @@ class Held:
             known = self._known_tensors()
             storages: _Storages = {}
             _add(storages, known)
-            _add(storages, [gradient for tensor in known if tensor.is_leaf and (gradient := tensor.grad) is not None])
+            _add(storages, _gradients(known))
             total = _bytes(storages, device, own) + self._state(device, storages)
             return total + sum(buckets.held(wrapper, device) for wrapper, buckets in list(self._wrappers.items()))
 
     def gradients(self, device: torch.device) -> int:
         """Bytes of the gradients among what is held now."""
         with self._lock:
-            known = self._known_tensors()
             storages: _Storages = {}
-            _add(storages, [gradient for tensor in known if tensor.is_leaf and (gradient := tensor.grad) is not None])
+            _add(storages, _gradients(self._known_tensors()))
             return _bytes(storages, device)
 
     def absorb(self, other: Held) -> None:
@@ -321,6 +320,11 @@ class _Buckets:
             _add(gradients, [p.grad for p in parameters if p.grad is not None])
             total -= _bytes(gradients, device)
         return max(total, 0)
+
+
+def _gradients(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """What lies in `.grad` of these."""
+    return [gradient for tensor in tensors if tensor.is_leaf and (gradient := tensor.grad) is not None]
 
 
 def _shapes(tensors: Iterable[torch.Tensor]) -> Counter[torch.Size]:

@@ -303,7 +303,7 @@ def forward_outputs(module: fx.GraphModule, count: int) -> tuple[list[Any], list
         whether it is only the new content of such a placeholder.
     """
     (output,) = module.graph.find_nodes(op="output")
-    outputs = tree_leaves(output.args, is_leaf=lambda leaf: leaf is None)
+    outputs = flat_outputs(module)
     described = output.meta.get("desc")
     descriptions = tree_leaves(described) if described is not None else [None] * len(outputs)
     by_description = {node.meta.get("desc"): node for node in module.graph.find_nodes(op="placeholder")}
