@@ -215,6 +215,19 @@ def test_random_ops_keep_a_state_to_draw_again_from() -> None:
     assert {op.workspace for op in graph.ops if op not in drawing and op.phase != "loss"} == {100}
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_attention_can_be_computed_again(dropout: float) -> None:
+    x = torch.randn(1, 2, 8, 4, requires_grad=True)
+
+    def f(x: Tensor) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True, dropout_p=dropout).sin().sum()
+
+    forward = [op for op in traced(f, x).graph.ops if op.phase == "forward"]
+    assert any("attention" in op.name for op in forward) or dropout
+    # What the script gets is computed once.
+    assert [op.name for op in forward if not op.recomputable] == ["sum_1"]
+
+
 def hand_made(device: str, *, random: bool = False) -> fx.GraphModule:
     """x -> exp or a random op -> sin, as fake tensors on a device that need not exist."""
     graph = fx.Graph()

@@ -49,7 +49,8 @@ def has_side_effects(node: fx.Node) -> bool:
     """The op does more than making its outputs, so it runs exactly once."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
-        return target._schema.is_mutable or target.namespace in _COLLECTIVES or (node.is_impure() and not is_random(node))
+        # Whether it draws random numbers is another question: attention is tagged as random though it mostly drops nothing.
+        return target._schema.is_mutable or target.namespace in _COLLECTIVES or node.is_impure(impure_random=False)
     return node.is_impure() or "effect" in str(target)
 
 
