@@ -59,7 +59,7 @@ from checkmate.solvers.representation.graph_arrays import problem_of
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from solver import environment
 
-from support import brute_force, random_budget, random_edge_case, random_graph, random_step
+from support import brute_force, random_budget, random_edge_case, random_graph, random_step, with_reuse
 
 #: Methods that need a program or a licence that may not be there.
 OPTIONAL = ("milp-cbc", "milp-gurobi")
@@ -199,9 +199,18 @@ def bounds_alone(rng: random.Random, graph: Graph, budget: int) -> Iterator[tupl
         yield exact.bound, "exact search that is stopped early"
 
 
+def maybe_in_place(rng: random.Random, graph: Graph, counts: Counter[str]) -> Graph:
+    """The graph, or one in which ops write in their inputs."""
+    if rng.random() < 0.5:
+        return graph
+    graph = with_reuse(rng, graph)
+    counts["with reuse"] += any(op.reuses is not None for op in graph.ops)
+    return graph
+
+
 def small(rng: random.Random, limit: float, counts: Counter[str]) -> None:
     """A small graph: `auto` in both orders, and another method or all bounds alone, against brute force."""
-    graph = (random_edge_case if rng.random() < 0.5 else random_graph)(rng, SMALL)
+    graph = maybe_in_place(rng, (random_edge_case if rng.random() < 0.5 else random_graph)(rng, SMALL), counts)
     budget = random_budget(rng, graph)
     names = [name for name in checkmate.methods() if name not in (*OPTIONAL, "auto")] + [RELAXATIONS]
     orders = [("auto", "given"), (rng.choice(names), "given")] + [("auto", "any")] * (rng.random() < 0.2)
@@ -230,7 +239,7 @@ def small(rng: random.Random, limit: float, counts: Counter[str]) -> None:
 
 def large(rng: random.Random, limit: float, counts: Counter[str]) -> None:
     """A graph of 10 to 200 ops: all methods, against each other."""
-    graph = random_graph(rng, max_ops=rng.choice([20, 50, 200]), min_ops=10)
+    graph = maybe_in_place(rng, random_graph(rng, max_ops=rng.choice([20, 50, 200]), min_ops=10), counts)
     # More often in the upper half: close to the minimum most methods find nothing.
     budget = graph.min_working_set + int(rng.random() ** 0.5 * (graph.no_recompute_peak - graph.min_working_set))
     found = {}
@@ -247,7 +256,7 @@ def large(rng: random.Random, limit: float, counts: Counter[str]) -> None:
 
 def step(rng: random.Random, limit: float, counts: Counter[str]) -> None:
     """A training step: several settings and all bounds alone, against each other."""
-    graph = random_step(rng)
+    graph = maybe_in_place(rng, random_step(rng), counts)
     least, most = graph.min_working_set, graph.no_recompute_peak
     budget = least + int(rng.random() ** 2 * (most - least))
     runs = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from checkmate import Compute, Free, Graph, Op, Value
 from checkmate.schedule import Step
+from checkmate.units import BYTES_LIMIT
 
 # --- the command line ---
 
@@ -79,6 +81,21 @@ def random_graph(rng: random.Random, max_ops: int = 12, min_ops: int = 1) -> Gra
         saved = some(list(op.inputs), 2) | some(list(op.outputs), 1)
         make(latest() | saved, "backward", keep=True)
     return Graph(ops, values, rng.choice([0, 0, 7, 100]), "random-training")
+
+
+def with_reuse(rng: random.Random, graph: Graph, share: float = 0.7) -> Graph:
+    """The graph, in which about this share of the ops that could write in an input of theirs do so: an output is made as large."""
+    readers = Counter(value for op in graph.ops for value in op.inputs)
+    values, ops = list(graph.values), []
+    for op in graph.ops:
+        free = [value for value in op.inputs if readers[value] == 1 and not values[value].keep]
+        if free and op.outputs and rng.random() < share:
+            chosen, output = rng.choice(free), rng.choice(op.outputs)
+            values[output] = replace(values[output], size=values[chosen].size)
+            op = replace(op, reuses=chosen)
+        ops.append(op)
+    total = graph.fixed_memory + sum(value.size for value in values) + max((op.workspace for op in ops), default=0)
+    return Graph(ops, values, graph.fixed_memory, graph.name) if total < BYTES_LIMIT else graph
 
 
 def random_edge_case(rng: random.Random, max_ops: int = 12, min_ops: int = 1) -> Graph:
@@ -253,7 +270,7 @@ def reference_trace(graph: Graph, steps: list[Step]) -> tuple[float, int] | None
     blocks: list[tuple[int, int]] = []  # (value, bytes)
     computed: list[int] = []
     peaks = [graph.fixed_memory]
-    for step in steps:
+    for number, step in enumerate(steps):
         resident = {value for value, _ in blocks}
         match step:
             case Compute(op=i) if 0 <= i < len(graph.ops):
@@ -262,7 +279,10 @@ def reference_trace(graph: Graph, steps: list[Step]) -> tuple[float, int] | None
                     return None
                 computed.append(i)
                 fresh = [(v, graph.values[v].size) for v in op.outputs]
-                peaks.append(graph.fixed_memory + sum(size for _, size in blocks + fresh) + op.workspace)
+                following = next((k for k, later in enumerate(steps) if k > number and isinstance(later, Compute)), len(steps))
+                taken = [v for v in [op.reuses] if v is not None and Free(v) in steps[number:following]]
+                shared = sum(graph.values[v].size for v in taken)
+                peaks.append(graph.fixed_memory + sum(size for _, size in blocks + fresh) + op.workspace - shared)
                 blocks = [block for block in blocks if block[0] not in op.outputs] + fresh
             case Free(value=v) if v in resident:
                 blocks = [block for block in blocks if block[0] != v]
@@ -307,6 +327,7 @@ def least_cost(graph: Graph, budget: int, order: str, costs: Sequence[float] | S
     reads = [_mask(op.inputs) for op in graph.ops]
     writes = [_mask(op.outputs) for op in graph.ops]
     needs = [op.workspace + sum(size[v] for v in op.outputs) for op in graph.ops]
+    shares = [0 if op.reuses is None else 1 << op.reuses for op in graph.ops]
     bytes_of: dict[int, int] = {}  # live values -> their size
     before = [(1 << i) - 1 if order == "given" else 0 for i in range(n)]  # ops that must have run before
     backward = [i for i, op in enumerate(graph.ops) if op.phase == "backward"]
@@ -329,14 +350,16 @@ def least_cost(graph: Graph, budget: int, order: str, costs: Sequence[float] | S
             others = live & ~writes[op]
             if others not in bytes_of:
                 bytes_of[others] = sum(size[v] for v in range(len(size)) if others >> v & 1)
-            excess = needs[op] + bytes_of[others] - room
-            droppable = [v for v in range(len(size)) if others & ~reads[op] & 1 << v and size[v]] if excess > 0 else []
-            for dropped in _smallest_drops(droppable, size, excess):
-                state = (done | 1 << op, (others & ~dropped) | writes[op])
-                new = cost + costs[op]
-                if state not in best or new < best[state]:
-                    best[state] = new
-                    heapq.heappush(queue, (bound + costs[op] if again else bound, new, *state))
+            # What the op may write in is there afterwards, or it is not and took no room beside the output.
+            for gone in {0, shares[op]}:
+                excess = needs[op] + bytes_of[others] - room - (size[gone.bit_length() - 1] if gone else 0)
+                droppable = [v for v in range(len(size)) if others & ~reads[op] & 1 << v and size[v]] if excess > 0 else []
+                for dropped in _smallest_drops(droppable, size, excess):
+                    state = (done | 1 << op, (others & ~dropped & ~gone) | writes[op])
+                    new = cost + costs[op]
+                    if state not in best or new < best[state]:
+                        best[state] = new
+                        heapq.heappush(queue, (bound + costs[op] if again else bound, new, *state))
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -51,6 +52,9 @@ class Op:
         workspace: bytes it needs beyond inputs and outputs while it runs.
         recomputable: False for an op that must run exactly once (side effects, communication).
         phase: "forward" or "backward" ("loss" and "op" in instance files).
+        reuses: id of an input in whose storage the op may write an output of the same size. Where a schedule frees that input right
+            after the op, the two are one buffer: the output needs no memory of its own while the op runs. The op is the only reader
+            of that input, which is not kept. None: every output needs a buffer.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Op:
     workspace: int = 0
     recomputable: bool = True
     phase: str = "forward"
+    reuses: int | None = None
 
 
 class Graph:
@@ -118,7 +123,8 @@ class Graph:
         profile, live = [], self.fixed_memory
         for index, op in enumerate(self.ops):
             live += sum(self.values[v].size for v in op.outputs)
-            profile.append(live + op.workspace)
+            # What an op reuses has no other reader: it dies here.
+            profile.append(live + op.workspace - self.reusable(index))
             live -= dying[index]
         return tuple(profile)
 
@@ -133,13 +139,24 @@ class Graph:
         sizes = [value.size for value in self.values]
         kept = sum(value.size for value in self.values if value.keep)
         # An op reads no value that it makes, and names none twice.
-        largest = max((op.workspace + sum(map(sizes.__getitem__, (*op.inputs, *op.outputs))) for op in self.ops), default=0)
+        largest = max(
+            (
+                op.workspace + sum(map(sizes.__getitem__, (*op.inputs, *op.outputs))) - self.reusable(index)
+                for index, op in enumerate(self.ops)
+            ),
+            default=0,
+        )
         return self.fixed_memory + max(largest, kept)
 
     def working_set(self, op: int) -> int:
-        """Bytes that one op needs live while it runs, fixed memory not included."""
+        """Bytes that one op needs live while it runs at least, fixed memory not included."""
         touched = {*self.ops[op].inputs, *self.ops[op].outputs}
-        return self.ops[op].workspace + sum(self.values[v].size for v in touched)
+        return self.ops[op].workspace + sum(self.values[v].size for v in touched) - self.reusable(op)
+
+    def reusable(self, op: int) -> int:
+        """Bytes that one op needs less if what it reuses dies with it."""
+        value = self.ops[op].reuses
+        return 0 if value is None else self.values[value].size
 
     # --- making graphs ---
 
@@ -264,6 +281,7 @@ class Graph:
                     op.get("workspace", 0),
                     _flag(op.get("recomputable", True), "recomputable"),
                     str(op.get("phase", "forward")),
+                    op.get("reuses"),
                 )
                 for op in data["ops"]
             ]
@@ -291,6 +309,8 @@ def _op_to_dict(op: Op) -> dict[str, Any]:
     if not op.recomputable:
         data["recomputable"] = False
     data["phase"] = op.phase
+    if op.reuses is not None:
+        data["reuses"] = op.reuses
     return data
 
 
@@ -366,7 +386,28 @@ def _validate(ops: tuple[Op, ...], values: tuple[Value, ...]) -> tuple[int, ...]
         for v in op.inputs:
             if producer[v] >= index:
                 _explain_order(ops, producer, index, producer[v])
+    _check_reuse(ops, values)
     return tuple(producer)
+
+
+def _check_reuse(ops: tuple[Op, ...], values: tuple[Value, ...]) -> None:
+    """What an op writes in the storage of an input is as large, and nobody else needs the input."""
+    if all(op.reuses is None for op in ops):
+        return
+    readers = Counter(value for op in ops for value in op.inputs)
+    for op in ops:
+        if op.reuses is None:
+            continue
+        if isinstance(op.reuses, bool) or op.reuses not in op.inputs:
+            raise GraphError(f"op {op.name!r} reuses {op.reuses!r}: it must be the id of one of its inputs")
+        value = values[op.reuses]
+        if value.keep or readers[op.reuses] > 1:
+            why = "is kept" if value.keep else "has another reader"
+            raise GraphError(f"op {op.name!r} must not reuse the storage of value {value.name!r}, which {why}")
+        if all(values[output].size != value.size for output in op.outputs):
+            raise GraphError(
+                f"op {op.name!r} reuses the storage of value {value.name!r}, but has no output of {value.size} bytes"
+            )
 
 
 def _check_sums(ops: tuple[Op, ...], values: tuple[Value, ...], fixed_memory: int) -> None:

@@ -63,7 +63,8 @@ def simulate(graph: Graph, steps: Iterable[Step]) -> Trace:
 
     What `solve` returns has also passed `verification.verify`, which shares no code with this nor with any solver.
 
-    A computation allocates all outputs of its op anew: an output that is still live is there twice until the op ends.
+    A computation allocates all outputs of its op anew: an output that is still live is there twice until the op ends. Where the
+    input that the op reuses is freed before anything else runs, one output takes its storage instead (`Op.reuses`).
 
     Raises:
         InvalidSchedule: an input is not live, a freed value is not live, an op that must not be recomputed is, an op
@@ -75,6 +76,8 @@ def simulate(graph: Graph, steps: Iterable[Step]) -> Trace:
     costs: list[float] = []
     memory: list[int] = []
     during: list[int] = []
+    steps = list(steps)
+    taken: set[int] = set()  # live values whose storage an output has
     for number, step in enumerate(steps):
         if isinstance(step, Compute):
             if not 0 <= step.op < graph.num_ops:
@@ -89,6 +92,9 @@ def simulate(graph: Graph, steps: Iterable[Step]) -> Trace:
                 raise InvalidSchedule(f"step {number} computes op {op.name!r} again, which must not be recomputed")
             runs[step.op] += 1
             costs.append(op.cost)
+            if op.reuses is not None and op.reuses in freed_next(steps, number):
+                now -= graph.values[op.reuses].size
+                taken.add(op.reuses)
             high = now + op.workspace
             for value in op.outputs:
                 high += graph.values[value].size
@@ -104,7 +110,10 @@ def simulate(graph: Graph, steps: Iterable[Step]) -> Trace:
                 raise InvalidSchedule(f"step {number} frees value {graph.values[step.value].name!r}, which is not live")
             during.append(now)
             live[step.value] = False
-            now -= graph.values[step.value].size
+            if step.value in taken:
+                taken.remove(step.value)
+            else:
+                now -= graph.values[step.value].size
         else:
             raise InvalidSchedule(f"step {number} is {step!r}: a step is Compute(op=...) or Free(value=...)")
         memory.append(now)
@@ -115,6 +124,17 @@ def simulate(graph: Graph, steps: Iterable[Step]) -> Trace:
         if kept.keep and not live[index]:
             raise InvalidSchedule(f"value {kept.name!r} must be kept, but is not live at the end")
     return Trace(math.fsum(costs), peak, memory, during)
+
+
+def freed_next(steps: Sequence[Step], number: int) -> set[int]:
+    """Values that are freed between the computation of step `number` and the next one."""
+    freed: set[int] = set()
+    for following in range(number + 1, len(steps)):
+        step = steps[following]
+        if not isinstance(step, Free):
+            break
+        freed.add(step.value)
+    return freed
 
 
 def steps_from_sequence(graph: Graph, sequence: Sequence[int]) -> list[Step]:

@@ -28,15 +28,20 @@ def verify(graph: Graph, steps: Sequence[Step]) -> tuple[float, int]:
     change = [0] * (len(steps) + 1)  # bytes that are live from this step on, and were not before
     extra = [0] * len(steps)  # bytes during this step only
     computed: dict[int, int] = {}
+    latest = 0  # the last computation
     for number, step in enumerate(steps):
         if isinstance(step, Free):
             begin = begins.pop(step.value, None)
             if begin is None:
                 raise InvalidSchedule(f"step {number} frees value {step.value}, which is not live")
             size = graph.values[step.value].size
+            run = steps[latest]
+            # Where an output of the last op was written in its place, it was gone when that op began.
+            taken = isinstance(run, Compute) and graph.ops[run.op].reuses == step.value
             change[begin] += size
-            change[number + 1] -= size
+            change[latest if taken else number + 1] -= size
             continue
+        latest = number
         op = graph.ops[step.op]
         missing = [value for value in op.inputs if value not in begins]
         if missing:

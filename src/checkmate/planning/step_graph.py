@@ -8,6 +8,7 @@ schedule of this graph back into one for each pair.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -160,8 +161,10 @@ class _Joiner:
                 own[value] = self._new_value(pair, value)
             # What has left the part cannot be computed again there.
             again = op.recomputable and crossing.isdisjoint(op.outputs)
+            reuses = None if op.reuses is None else own[op.reuses]
+            outputs = tuple(own[v] for v in op.outputs)
             joined = replace(
-                op, name=f"{pair}.{op.name}", inputs=tuple(reads), outputs=tuple(own[v] for v in op.outputs), recomputable=again
+                op, name=f"{pair}.{op.name}", inputs=tuple(reads), outputs=outputs, recomputable=again, reuses=reuses
             )
             self.ops[number].append((joined, index))
 
@@ -277,6 +280,9 @@ class _Joiner:
                 ops.append(Op(what, 0.0, tuple(gap.reads), tuple(gap.makes), gap.workspace, recomputable=False, phase=phase))
                 local.append(None)
                 times.append(2 * number + 1)
+        readers = Counter(value for op in ops for value in op.inputs)
+        # What an op of a part may write in may be needed elsewhere in the step.
+        ops = [op if op.reuses not in self.kept and readers[op.reuses] <= 1 else replace(op, reuses=None) for op in ops]
         values = [replace(value, keep=number in self.kept) for number, value in enumerate(self.values)]
         graph = Graph(ops, values, self._fixed_memory(), name)
         return StepGraph(graph, self.parts, self.pairs, self.events, tuple(times), tuple(local))

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ..graph import Graph
-from ..schedule import Compute, Schedule, steps_from_sequence
+from ..schedule import Compute, Schedule, freed_next, steps_from_sequence
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,12 @@ def at_peak(schedule: Schedule) -> Peak:
             live.update(graph.ops[step.op].outputs)
         else:
             live.discard(step.value)
-    holdings = fixed + [_held(graph, value) for value in live]
     step = schedule.steps[worst]
     assert isinstance(step, Compute)  # a free adds nothing, and is preceded by what it frees
     op = graph.ops[step.op]
+    if op.reuses is not None and op.reuses in freed_next(schedule.steps, worst):
+        live.remove(op.reuses)  # an output has its storage
+    holdings = fixed + [_held(graph, value) for value in live]
     holdings += [_held(graph, value) for value in op.outputs]  # also where there is one already, see `simulate`
     if op.workspace:
         holdings.append(Holding(op.name, "workspace", op.workspace))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from torch import fx
 
 from ..graph import Graph, Op, Value
 from ..planning import OpCost
+from .in_place import writable_inputs
 from .internals import forward_outputs, is_tangent, tangents_of_outputs
 from .measure import same_device
 from .nodes import has_side_effects, is_batch_norm, is_random, split_passes, tensors_of, unpin_overwritten
@@ -195,6 +197,7 @@ class _JointReader:
         self.between: int | None = None
         self._read()
         self._returned = self._find_returned()
+        self._reuses = self._find_reuses()
         self._again = [part.node is not None and self._can_run_again(part.node, part.makes) for part in self.parts]
         here = [tensor if same_device(tensor.device, self.device) else None for tensor in (*self.made, *self.fixed.values())]
         self._bytes = self.sizes.function(0 if tensor is None else storage_bytes(tensor) for tensor in here)
@@ -341,6 +344,26 @@ class _JointReader:
         read = {storage_key(tensor) for source in node.all_input_nodes for tensor in tensors_of(source)}
         return is_batch_norm(node) or read.isdisjoint(self.overwritten)
 
+    def _find_reuses(self) -> list[int | None]:
+        """Per op the value in whose storage it may write: one that the same pass made, and that nothing else looks at."""
+        readers = Counter(value for part in self.parts for value in part.reads)
+        maker = {value: part for part in self.parts for value in part.makes}
+        leaving = {self._value_behind(node) for node in (*self.outputs, *self.gradients)}
+
+        def may_write(part: _Part, source: fx.Node) -> bool:
+            value = self.value_of.get(source)
+            if value is None or value in leaving or readers[value] > 1 or self.bases[value] is not source or part.node is None:
+                return False
+            # No second name of the same storage among the inputs, and nothing that autograd or the script made or hold on to.
+            alone = sum(self.value_of.get(other) == value for other in part.node.all_input_nodes) == 1
+            return alone and maker[value].node is not None and maker[value].phase == part.phase
+
+        found: list[int | None] = []
+        for part in self.parts:
+            writable = writable_inputs(part.node) if part.node is not None and len(part.makes) == 1 else []
+            found.append(next((self.value_of[source] for source in writable if may_write(part, source)), None))
+        return found
+
     def _saves_state(self, op: int) -> bool:
         """The state of the random number generator is saved for this op, on the device of the budget."""
         node = self.parts[op].node
@@ -388,7 +411,8 @@ class _JointReader:
             cost = costs[part.node]
             # While random numbers are drawn again, the state to go back to is kept.
             workspace = cost.workspace + (RNG_STATE_BYTES if self._saves_state(index) else 0)
-            ops.append(Op(part.node.name, cost.seconds, part.reads, part.makes, workspace, self._again[index], part.phase))
+            again, reuses = self._again[index], self._reuses[index]
+            ops.append(Op(part.node.name, cost.seconds, part.reads, part.makes, workspace, again, part.phase, reuses))
         return ops
 
 

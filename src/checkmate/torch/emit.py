@@ -20,8 +20,9 @@ import torch
 from torch import fx
 
 from ..errors import CheckmateError
-from ..schedule import Compute, Free, Step
+from ..schedule import Compute, Free, Step, freed_next
 from .capture import RNG_STATE_BYTES, Captured
+from .in_place import out_variant
 from .internals import forget_version_check, is_tangent
 from .nodes import aten, is_batch_norm, is_random, tensors_of
 from .random import draw, draw_again, empty_state
@@ -62,13 +63,13 @@ def emit(captured: Captured, steps: Sequence[Step]) -> Emitted:
         CheckmateError: the schedule starts the backward pass before the forward's end, or the like.
     """
     emitter = _Emitter(captured, steps)
-    for step in steps:
+    for number, step in enumerate(steps):
         if isinstance(step, Free):
             emitter.drop(step.value)
         elif step.op == captured.between:
             emitter.cross()
         else:
-            emitter.compute(step.op)
+            emitter.compute(step.op, captured.graph.ops[step.op].reuses in freed_next(steps, number))
     return emitter.finish()
 
 
@@ -132,8 +133,12 @@ class _Emitter:
         for node in self.captured.holders[value]:
             self.here.current.pop(node, None)
 
-    def compute(self, op: int) -> None:
-        """One more computation of an op."""
+    def compute(self, op: int, in_place: bool) -> None:
+        """One more computation of an op.
+
+        Args:
+            in_place: the value that it reuses dies here.
+        """
         node = self.captured.nodes[op]
         assert node is not None
         again = self.runs[op] > 0
@@ -146,7 +151,7 @@ class _Emitter:
             self.get(argument)
         for value in self.captured.graph.ops[op].outputs:
             self.drop(value)
-        copy = self._emit_op(op, node, again, batch_norm)
+        copy = self._emit_in_place(op, node) if in_place else self._emit_op(op, node, again, batch_norm)
         self.here.current[node] = copy
         for user in node.users:
             if user.target is operator.getitem and not (batch_norm and user in self.captured.sticky):
@@ -167,6 +172,18 @@ class _Emitter:
             copy = self._emit_draw(op, node, again)
         else:
             copy = self._copy(node, self.here)
+        return copy
+
+    def _emit_in_place(self, op: int, node: fx.Node) -> fx.Node:
+        """An op that writes in the storage of an input: not in what the forward pass saved, which a second backward pass may read."""
+        reused, variant = self.captured.graph.ops[op].reuses, out_variant(node.target)
+        assert reused is not None and variant is not None
+        storage = self.here.current[self.captured.bases[reused]]
+        if storage.op == "placeholder":
+            return self._copy(node, self.here)
+        arguments, keywords = fx.map_arg((node.args, node.kwargs), lambda argument: self.here.current[argument])
+        copy = self.here.graph.call_function(variant[0], arguments, {**keywords, variant[1]: storage})
+        copy.meta = dict(node.meta)
         return copy
 
     def _emit_draw(self, op: int, node: fx.Node, again: bool) -> fx.Node:

@@ -43,8 +43,9 @@ _FINEST = 2.0**-44
 _NEVER = 1 << 60
 
 #: Rows of a graph's table. Per op: masks of its inputs, its outputs, the ops that must have run before; bytes beyond its inputs;
-#: cost; whether it may be recomputed. Per value: bytes. SHAPE: number of ops, of values, mask of the kept values.
-_READS, _WRITES, _BEFORE, _NEEDS, _COST, _AGAIN, _SIZE, _SHAPE = range(8)
+#: cost; whether it may be recomputed; mask of the value it may write in, and its bytes. Per value: bytes. SHAPE: number of ops, of
+#: values, mask of the kept values.
+_READS, _WRITES, _BEFORE, _NEEDS, _COST, _AGAIN, _REUSES, _SAVES, _SIZE, _SHAPE = range(10)
 #: Rows of the states: ops that have run, live values, cost of recomputations so far, state and op it came from.
 _DONE, _LIVE, _SPENT, _PARENT, _OP = range(5)
 #: Rows of the heap: cost of recomputations at least, minus the number of ops that have run, state, its cost when it was put there.
@@ -197,7 +198,7 @@ def _table(graph: Graph, order: str, costs: Ints) -> Ints:
     n, m = graph.num_ops, graph.num_values
     by_size = sorted(range(m), key=lambda v: -graph.values[v].size)
     number = {value: place for place, value in enumerate(by_size)}
-    table = np.zeros((8, max(n, m, 3)), np.int64)
+    table = np.zeros((10, max(n, m, 3)), np.int64)
     codes = phase_codes(problem_of(graph))
     first = _mask([op for op in range(n) if codes[op] == 1])
     for index, op in enumerate(graph.ops):
@@ -206,6 +207,8 @@ def _table(graph: Graph, order: str, costs: Ints) -> Ints:
         table[_BEFORE, index] = _mask(range(index)) if order == "given" else (first if codes[index] == 2 else 0)
         table[_NEEDS, index] = op.workspace + sum(graph.values[v].size for v in op.outputs)
         table[_AGAIN, index] = op.recomputable
+        table[_REUSES, index] = 0 if op.reuses is None else 1 << number[op.reuses]
+        table[_SAVES, index] = graph.reusable(index)
     table[_COST, :n] = costs
     table[_SIZE, :m] = [graph.values[v].size for v in by_size]
     table[_SHAPE, :3] = n, m, _mask([number[v] for v in range(m) if graph.values[v].keep])
@@ -376,10 +379,10 @@ def _expand(table: Ints, states: Ints, heap: Ints, index: Ints, counts: Ints, ca
             used = useful if again else _useful(table, after)
             # Old copies of its outputs are in the way, and so is what nobody will read.
             others = live & ~writes & (used | reads)
-            excess, count = table[_NEEDS, op] - capacity, 0
+            load, count = table[_NEEDS, op], 0
             for value in range(m):
                 if (others >> value) & 1:
-                    excess += table[_SIZE, value]
+                    load += table[_SIZE, value]
                     if (reads >> value) & 1 == 0 and table[_SIZE, value] > 0:
                         choices[count] = value
                         count += 1
@@ -387,30 +390,37 @@ def _expand(table: Ints, states: Ints, heap: Ints, index: Ints, counts: Ints, ca
             for x in range(count - 1, -1, -1):
                 rest[x] = rest[x + 1] + table[_SIZE, choices[x]]
             cost = spent + (table[_COST, op] if again else 0)
-            # All sets of values, largest first, that free enough only with their last one.
-            depth, x, freed, dropped = 0, 0, 0, 0
-            while True:
-                if freed >= excess:
-                    successors += 1
-                    counts[_WORK] += 1
-                    fresh = ((others & ~dropped) | writes) & used
-                    if not _reach(table, states, heap, index, counts, limit, after, fresh, cost, state, op):
-                        _push(heap, counts, least, left, state, spent)
-                        return _FULL
-                    if successors == _MOST_SUCCESSORS:
-                        return _WIDE
-                elif x < count and freed + rest[x] >= excess:
-                    chosen[depth] = x
-                    depth += 1
-                    freed += table[_SIZE, choices[x]]
-                    dropped |= 1 << choices[x]
+            # What the op may write in goes if nobody else will use it; else both ways, if its room is needed.
+            reused = table[_REUSES, op]
+            for goes in range(1 if reused and reused & used == 0 else 0, 2 if reused else 1):
+                excess = load - capacity - (table[_SAVES, op] if goes else 0)
+                stays = used & ~reused if goes else used
+                # All sets of values, largest first, that free enough only with their last one.
+                depth, x, freed, dropped = 0, 0, 0, 0
+                while True:
+                    if freed >= excess:
+                        successors += 1
+                        counts[_WORK] += 1
+                        fresh = ((others & ~dropped) | writes) & stays
+                        if not _reach(table, states, heap, index, counts, limit, after, fresh, cost, state, op):
+                            _push(heap, counts, least, left, state, spent)
+                            return _FULL
+                        if successors == _MOST_SUCCESSORS:
+                            return _WIDE
+                    elif x < count and freed + rest[x] >= excess:
+                        chosen[depth] = x
+                        depth += 1
+                        freed += table[_SIZE, choices[x]]
+                        dropped |= 1 << choices[x]
+                        x += 1
+                        continue
+                    if depth == 0:
+                        break
+                    depth -= 1
+                    x = chosen[depth]
+                    freed -= table[_SIZE, choices[x]]
+                    dropped ^= 1 << choices[x]
                     x += 1
-                    continue
-                if depth == 0:
+                if excess <= 0:
                     break
-                depth -= 1
-                x = chosen[depth]
-                freed -= table[_SIZE, choices[x]]
-                dropped ^= 1 << choices[x]
-                x += 1
     return _EXHAUSTED

@@ -94,6 +94,9 @@ class Greedy:
         needed_until = problem.useful_until(problem.recomputable)
         mostly_until = problem.useful_until(problem.recomputable & ~problem.backward)
         self._useful_until = np.where(problem.recomputable[problem.producer], mostly_until, needed_until)
+        # What an op writes in goes with it: to hold on to it would take a second buffer.
+        reused = problem.reuses[problem.reuses >= 0]
+        self._useful_until[reused] = problem.last_use[reused]
         self._size_unit = max(problem.size.max(initial=1.0), 1.0)
         self._tables()
 
@@ -119,7 +122,7 @@ class Greedy:
         table[COUNTS, :2] = n + 1, m
         self._numbers = numbers = np.zeros((5, max(n, m) + 3))
         numbers[COST, :n] = problem.cost / ((graph.ideal_cost or 1.0) / max(1, n))
-        numbers[WORKSPACE, :n] = problem.workspace
+        numbers[WORKSPACE, :n] = problem.least_workspace
         numbers[SIZE, :m] = problem.size
 
     def run(

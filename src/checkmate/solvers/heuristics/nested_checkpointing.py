@@ -132,7 +132,7 @@ def _memory(graph: Graph, sequence: Sequence[int], gap: int) -> tuple[list[int],
             passed = False
         outputs = graph.ops[step.op].outputs
         live += sum(graph.values[value].size for value in outputs)
-        during.append(live + graph.ops[step.op].workspace)
+        during.append(live + graph.ops[step.op].workspace - graph.reusable(step.op))
         if step.op == gap:
             passed = True
         else:

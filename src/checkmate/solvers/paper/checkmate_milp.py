@@ -10,6 +10,7 @@ in stage t; U[t, o]: bytes live while it runs. Kept values are read by an op wit
     F[t, o, v] <= R[t, o], 1 - S[t+1, v], 1 - R[t, j]  for every later user j of v                      (4-7)
     U[t, o] >= U[t, op before] - bytes freed after it + R[t, o] * bytes of outputs of o                 (2, 3)
     U[t, o] + workspace of o * R[t, o] <= budget                                                        (8)
+    ... - bytes of v * F[t, o, v], if o may write its output in v                                       (not in the paper)
     S[t, v] + R[t, producer of v] <= 1                                                                  (not in the paper)
 
 Each product in the paper's definition of FREE is stated factor by factor instead of as one sum, which has the same integer

@@ -21,6 +21,7 @@ class OpsAndValues:
 
     cost: Floats
     workspace: Floats
+    reuses: Ints  # the value in which an op may write, or -1
     recomputable: Bools
     producer: Ints
     size: Floats
@@ -36,6 +37,7 @@ def with_sink(problem: Problem) -> OpsAndValues:
     return OpsAndValues(
         np.append(problem.cost, np.zeros(ends)),
         np.append(problem.workspace, np.zeros(ends)),
+        np.append(problem.reuses, np.full(ends, -1)),
         np.append(problem.recomputable, np.ones(ends, np.bool_)),
         problem.producer,
         problem.size,
@@ -168,8 +170,10 @@ class StagedProgram:
         return row, op, value, free
 
     def _memory(self, program: Program, row: Ints, op: Ints, value: Ints, free: Ints) -> None:
-        """Variables U, in units of the budget, and their rows (2), (3) and (8)."""
-        size = self.graph.size / self.budget
+        """Variables U, and their rows (2), (3) and (8); in units of the budget and what ops may write in, since U counts it twice."""
+        reuses = self.graph.reuses
+        unit = self.budget + np.max(self.graph.size[reuses[reuses >= 0]], initial=0.0)
+        size, limit = self.graph.size / unit, self.budget / unit
         made = np.zeros(len(self.graph.cost))
         np.add.at(made, self.graph.producer, size)
         stage, ops = np.nonzero(self.compute >= 0)
@@ -199,10 +203,14 @@ class StagedProgram:
             ),
             np.zeros(len(ops)),
         )
-        works = np.flatnonzero(self.graph.workspace[ops] > 0)
+        works = np.flatnonzero((self.graph.workspace[ops] > 0) | (limit < 1.0))
+        place = np.full(len(ops), -1)
+        place[works] = np.arange(len(works))
+        # What is freed right after the op that may write in it takes no room beside the output.
+        written = np.flatnonzero(reuses[op] == value)
         program.at_most_rows(
-            np.tile(np.arange(len(works)), 2),
-            np.concatenate([live[stage[works], ops[works]], self.compute[stage[works], ops[works]]]),
-            np.concatenate([np.ones(len(works)), self.graph.workspace[ops[works]] / self.budget]),
-            np.ones(len(works)),
+            np.concatenate([np.tile(np.arange(len(works)), 2), place[number[row[written], op[written]]]]),
+            np.concatenate([live[stage[works], ops[works]], self.compute[stage[works], ops[works]], free[written]]),
+            np.concatenate([np.ones(len(works)), self.graph.workspace[ops[works]] / unit, -size[value[written]]]),
+            np.full(len(works), limit),
         )

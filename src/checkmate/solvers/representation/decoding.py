@@ -49,7 +49,8 @@ def evaluate(graph: Graph, sequence: Sequence[int]) -> Evaluation:
     valid, used = _used(given, n, *problem.inputs, problem.producer, problem.keep, problem.recomputable)
     if not valid:
         simulate(graph, steps_from_sequence(graph, used.tolist()))  # says what is wrong
-    peak, stage_peaks, own_peaks, peak_ops = _memory_profile(used, n, *links, problem.keep, sizes, workspaces, graph.fixed_memory)
+    memory = (problem.keep, sizes, workspaces, problem.reuses, graph.fixed_memory)
+    peak, stage_peaks, own_peaks, peak_ops = _memory_profile(used, n, *links, *memory)
     return Evaluation(used.tolist(), math.fsum(problem.cost[used].tolist()), peak, stage_peaks, own_peaks, peak_ops)
 
 
@@ -119,6 +120,7 @@ def _memory_profile(
     keep: Bools,
     sizes: Ints,
     workspaces: Ints,
+    reuses: Ints,
     fixed: int,
 ) -> tuple[int, Floats, Floats, Ints]:
     """The peak; per stage the peak, the bytes live during the first computation, and the op that runs at the peak."""
@@ -129,8 +131,11 @@ def _memory_profile(
         copies[position + 1] = copies[position] + out_pointers[op + 1] - out_pointers[op]
     last = np.zeros(copies[length], np.int64)  # the position that reads the copy last
     latest = np.full(n, -1)
+    reused = np.full(length, -1)  # the copy that the op of a position may write in
     for position in range(length):
         op = sequence[position]
+        if reuses[op] >= 0:
+            reused[position] = copies[latest[producer[reuses[op]]]] + place[reuses[op]]
         for x in range(in_pointers[op], in_pointers[op + 1]):
             last[copies[latest[producer[in_values[x]]]] + place[in_values[x]]] = position
         latest[op] = position
@@ -150,6 +155,8 @@ def _memory_profile(
         for x in range(out_pointers[op], out_pointers[op + 1]):
             live += sizes[out_values[x]]
         high = live + workspaces[op]
+        if reused[position] >= 0 and last[reused[position]] == position:
+            high -= sizes[reuses[op]]
         peak = max(peak, high)
         current = min(stage, n - 1)  # what is computed again for the end counts to the last stage
         if high > stage_peaks[current]:

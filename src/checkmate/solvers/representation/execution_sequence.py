@@ -69,7 +69,7 @@ def arrays_of(problem: Problem) -> SequenceArrays:
     table[OUT, : n + 2] = np.append(out_pointers, out_pointers[-1]) + len(in_values)
     table[USERS, : m + 1] = user_pointers + len(in_values) + len(out_values)
     table[COST, :n] = np.rint(problem.cost / (graph.ideal_cost or 1.0) * IDEAL)
-    table[WORKSPACE, :n] = problem.workspace
+    table[WORKSPACE, :n] = problem.least_workspace
     table[RECOMPUTABLE, :n] = problem.recomputable
     table[PHASE, :n] = phase_codes(problem)
     table[PRODUCER, :m] = problem.producer

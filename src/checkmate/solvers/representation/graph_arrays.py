@@ -41,6 +41,19 @@ class Problem:
         return np.array([op.workspace for op in self.graph.ops], np.float64)
 
     @cached_property
+    def least_workspace(self) -> Floats:
+        """Bytes that each op needs beyond its inputs and outputs if what it reuses dies with it: below zero where it does.
+
+        A schedule that holds on to such an input needs more. There are few: only a recomputation of the same op could use it.
+        """
+        return np.array([op.workspace - self.graph.reusable(index) for index, op in enumerate(self.graph.ops)], np.float64)
+
+    @cached_property
+    def reuses(self) -> Ints:
+        """Per op the value whose storage it may write in, or -1."""
+        return np.array([-1 if op.reuses is None else op.reuses for op in self.graph.ops], np.int64)
+
+    @cached_property
     def byte_counts(self) -> tuple[Ints, Ints]:
         """Sizes of values and workspaces of ops as whole numbers."""
         return self.size.astype(np.int64), self.workspace.astype(np.int64)
@@ -121,11 +134,11 @@ class Problem:
 
     @cached_property
     def working_set(self) -> Floats:
-        """Bytes each op needs live while it runs."""
+        """Bytes each op needs live while it runs at least."""
         values, ops = self.edges
         read = np.bincount(ops, self.size[values], self.graph.num_ops)
         made = np.bincount(self.producer, self.size, self.graph.num_ops)
-        return self.workspace + read + made
+        return self.least_workspace + read + made
 
     @cached_property
     def profile(self) -> Floats:

@@ -194,7 +194,8 @@ class SegmentGraph:
     def signature(self) -> tuple[object, ...]:
         """Equal for segments that do the same (their names do not count)."""
         ops = tuple(
-            (float(f"{op.cost:.{_DIGITS - 1}e}"), op.inputs, op.outputs, op.workspace, op.recomputable) for op in self.graph.ops
+            (float(f"{op.cost:.{_DIGITS - 1}e}"), op.inputs, op.outputs, op.workspace, op.recomputable, op.reuses)
+            for op in self.graph.ops
         )
         return ops, tuple((value.size, value.keep) for value in self.graph.values), self.gap
 
@@ -224,13 +225,21 @@ def segment_graph(segments: Segments, number: int) -> SegmentGraph:
         ops.append(op)
         origin.append(old)
 
+    def inside(old: int) -> Op:
+        op = whole.ops[old]
+        inputs, outputs = known(op.inputs), define(op.outputs)
+        reuses = ids.get(op.reuses) if op.reuses is not None else None
+        if reuses is not None and (
+            values[reuses].keep or op.reuses in segment.leaves or all(values[v].size != values[reuses].size for v in outputs)
+        ):
+            reuses = None  # counted as a buffer of its own, which is safe
+        return replace(op, name=f"op{old}", inputs=inputs, outputs=outputs, reuses=reuses)
+
     add(Op("source", 0.0, (), define(segment.enters), recomputable=False), -1)
     for old in segment.forward:
-        op = whole.ops[old]
-        add(replace(op, name=f"op{old}", inputs=known(op.inputs), outputs=define(op.outputs)), old)
+        add(inside(old), old)
     gap = len(ops)
     add(Op("gap", 0.0, known(segment.leaves), define(segment.returns), recomputable=False), -1)
     for old in segment.backward:
-        op = whole.ops[old]
-        add(replace(op, name=f"op{old}", inputs=known(op.inputs), outputs=define(op.outputs)), old)
+        add(inside(old), old)
     return SegmentGraph(Graph(ops, values, 0, f"segment {number}"), tuple(origin), gap)

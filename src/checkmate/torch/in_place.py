@@ -1,0 +1,53 @@
+"""Ops whose output may take the storage of an input: eager autograd adds gradients up in place, and so does an emitted step.
+
+Only ops that compute each element from the elements at its place, through the `out=` form that PyTorch has of them: the same kernel
+runs, so results are the same to the bit.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import fx
+
+from .nodes import tensors_of
+
+
+@lru_cache(maxsize=None)
+def out_variant(target: Any) -> tuple[Any, str] | None:
+    """The form of an elementwise op that writes into a given tensor, and the name of that argument; None if there is none."""
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.pointwise not in target.tags:
+        return None
+    if len(target._schema.returns) != 1 or target._schema.is_mutable:
+        return None
+    wanted = [(argument.name, str(argument.type)) for argument in target._schema.arguments]
+    packet = getattr(getattr(torch.ops, target.namespace), target._schema.name.split("::")[1])
+    for name in packet.overloads():
+        variant = getattr(packet, name)
+        outs = [argument.name for argument in variant._schema.arguments if argument.is_out]
+        given = [(argument.name, str(argument.type)) for argument in variant._schema.arguments if not argument.is_out]
+        if len(outs) == 1 and given == wanted:
+            return variant, outs[0]
+    return None
+
+
+def like(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Element by element in the same places of storages of the same size. Symbols are compared as they are written."""
+    return _layout(one) == _layout(other)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    if tensor.layout is not torch.strided:
+        return (id(tensor),)
+    sizes = [*tensor.shape, *tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()]
+    return tensor.dtype, tensor.device, tensor.dim(), tensor.is_conj(), tensor.is_neg(), *map(str, sizes)
+
+
+def writable_inputs(node: fx.Node) -> list[fx.Node]:
+    """The inputs in which an elementwise op could write its output, as far as their layout goes."""
+    made = tensors_of(node)
+    if out_variant(node.target) is None or len(made) != 1:
+        return []
+    return [source for source in node.all_input_nodes if (given := tensors_of(source)) and len(given) == 1 and like(given[0], made[0])]
