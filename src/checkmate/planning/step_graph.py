@@ -282,7 +282,10 @@ class _Joiner:
                 times.append(2 * number + 1)
         readers = Counter(value for op in ops for value in op.inputs)
         # What an op of a part may write in may be needed elsewhere in the step.
-        ops = [op if op.reuses not in self.kept and readers[op.reuses] <= 1 else replace(op, reuses=None) for op in ops]
+        ops = [
+            replace(op, reuses=None) if op.reuses is not None and (op.reuses in self.kept or readers[op.reuses] > 1) else op
+            for op in ops
+        ]
         values = [replace(value, keep=number in self.kept) for number, value in enumerate(self.values)]
         graph = Graph(ops, values, self._fixed_memory(), name)
         return StepGraph(graph, self.parts, self.pairs, self.events, tuple(times), tuple(local))

@@ -6,7 +6,7 @@ runs, so results are the same to the bit.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import fx
 from .nodes import tensors_of
 
 
-@lru_cache(maxsize=None)
+@cache
 def out_variant(target: Any) -> tuple[Any, str] | None:
     """The form of an elementwise op that writes into a given tensor, and the name of that argument; None if there is none."""
     if not isinstance(target, torch._ops.OpOverload) or torch.Tag.pointwise not in target.tags:
@@ -50,4 +50,6 @@ def writable_inputs(node: fx.Node) -> list[fx.Node]:
     made = tensors_of(node)
     if out_variant(node.target) is None or len(made) != 1:
         return []
-    return [source for source in node.all_input_nodes if (given := tensors_of(source)) and len(given) == 1 and like(given[0], made[0])]
+    return [
+        source for source in node.all_input_nodes if (given := tensors_of(source)) and len(given) == 1 and like(given[0], made[0])
+    ]

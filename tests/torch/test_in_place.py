@@ -1,0 +1,105 @@
+"""Ops of an emitted step that write in an input that dies: which do, that results are the same, and what memory it saves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import checkmate
+from checkmate.graph import Graph
+from checkmate.torch import measure
+from checkmate.torch.in_place import like, out_variant
+
+aten = torch.ops.aten
+
+
+def test_elementwise_ops_have_a_form_that_writes_into_a_tensor() -> None:
+    assert out_variant(aten.add.Tensor) == (aten.add.out, "out")
+    assert out_variant(aten.where.self) == (aten.where.self_out, "out")
+    assert out_variant(aten.gelu_backward.default) == (aten.gelu_backward.grad_input, "grad_input")
+    for other in (aten.mm.default, aten.sum.dim_IntList, aten.add_.Tensor, aten.view.default, len):
+        assert out_variant(other) is None
+
+
+def test_only_the_same_places_of_equal_storages_are_alike() -> None:
+    x = torch.zeros(4, 6)
+    assert like(x, torch.ones(4, 6))
+    for other in (x.T, x[:2], x.double(), torch.zeros(24), torch.zeros(5, 6)[1:], torch.zeros(4, 1).expand(4, 6)):
+        assert not like(x, other)
+
+
+class Branches(nn.Module):
+    """The gradient of `x` is a sum of many."""
+
+    def __init__(self, width: int = 64, branches: int = 6) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, width)
+        self.branches = nn.ModuleList(nn.Linear(width, width) for _ in range(branches))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).tanh()
+        return sum((branch(x).sin().sum() for branch in self.branches), torch.zeros(()))
+
+
+def names(graph: Graph) -> list[str]:
+    return [op.name for op in graph.ops if op.reuses is not None]
+
+
+def test_gradients_add_up_in_one_buffer(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    torch.manual_seed(0)
+    plain, x = Branches(), torch.randn(512, 64)
+    graph = checkmate.torch.capture(plain, x)
+    assert sum(name.startswith("add") for name in names(graph)) >= 5
+    apart = Graph([replace(op, reuses=None) for op in graph.ops], graph.values, graph.fixed_memory)
+    assert checkmate.minimum_budget(graph)[1] < checkmate.minimum_budget(apart)[0]
+
+    model = checkmate.torch.compile(plain, budget=checkmate.minimum_budget(graph)[1] + 4096)
+    for _ in range(2):
+        model.zero_grad()
+        with measure() as taken:
+            model(x).backward()
+    (plan,) = checkmate.torch.plans(model)
+    assert taken.peak <= plan.budget
+    again = Branches()
+    again.load_state_dict(plain.state_dict())
+    again(x).backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), again.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("last", ["returned", "kept by the script", "read twice", "a view is read"])
+def test_what_somebody_else_may_look_at_is_left_alone(last: str) -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        inner = x.cos()
+        outer = inner.neg()
+        if last == "returned":
+            return outer, inner
+        if last == "kept by the script":
+            return (outer,)
+        if last == "read twice":
+            return (outer.exp().sum() + inner.sum(),)
+        return (outer.exp().sum() + inner.t().mm(inner).sum(),)
+
+    class Function(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            return f(x)
+
+    graph = checkmate.torch.capture(Function(), torch.randn(8, 8, requires_grad=True))
+    neg = next(op for op in graph.ops if op.name == "neg")
+    assert neg.reuses is None or last == "kept by the script"
+
+
+def test_a_second_backward_pass_finds_what_the_forward_pass_saved() -> None:
+    torch.manual_seed(0)
+    plain, x = Branches(), torch.randn(64, 64)
+    ours = Branches()
+    ours.load_state_dict(plain.state_dict())
+    ours = checkmate.torch.compile(ours, budget="10MiB")
+    for model in (plain, ours):
+        loss = model(x)
+        loss.backward(retain_graph=True)
+        loss.backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), ours.parameters(), strict=True))
