@@ -1,7 +1,8 @@
 """The graphs that share one budget: which plan each of their rounds runs under, and when a new one is made.
 
 A known order of graphs runs under its plan. While an order is unknown, its graphs run under safe plans, which hold as little as can
-be from the forward to the backward pass; when the round has ended, its graphs are joined and planned in one piece.
+be from the forward to the backward pass; when the round has ended, its graphs are joined and planned in one piece. How a plan is made
+is `planner`'s to say.
 """
 
 from __future__ import annotations
@@ -10,42 +11,25 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
-from torch import fx
 
 from ..errors import InfeasibleBudget
-from ..graph import Graph
-from ..planning import Allowance, Margins, OpCost, Options, note_excess
+from ..planning import Options
 from ..planning.parts import Event
-from ..units import parse_bytes
 from .capture import Captured
 from .halves import Halves
 from .held import Held
-from .measure import same_device
 from .part import Part, Ticket
-from .plan import allocated_bytes, automatic_budget, read_options
-from .profile import profile_nodes
-from .random import preserved_random_state
-from .rounds import Order, Round, Run, largest
-from .safe_plan import safe_halves
-from .sizes import Bindings, Number
-from .step_plan import Pass, StepPlan, make_step_plan, order_of, own_storages, passes_of
+from .planner import Planner
+from .rounds import Order, Round, Run
+from .sizes import Bindings
+from .step_plan import Pass, StepPlan, order_of, own_storages, passes_of
 from .watch import no_room, report_excess, warn
 
 #: An order is planned anew so many times because training holds more than before; then the last plan stays.
 _GROWTHS = 8
-#: Bytes for what stands for a run between its passes (`part.Ticket`), and the like.
-_TICKET = 64
-#: A budget is tried before an error names it, and so many larger ones if need be; any schedule does.
-_NAMED, _ANY_GAP = 3, 1e3
-
-
-def _with_total(allow: Callable[[Graph], Allowance], total: int, graph: Graph) -> Allowance:
-    return replace(allow(graph), total=total)
 
 
 class Group:
@@ -54,7 +38,7 @@ class Group:
     Attributes:
         options: of all of them.
         plans: every plan that is in use, in the order in which they were made.
-        held: what training holds besides its steps.
+        held: what training holds besides its steps. planner: makes the plans.
         parts: the graphs. modules: the models, as far as they are known.
     """
 
@@ -62,17 +46,12 @@ class Group:
         self.given = dict(given)
         self.plans: list[StepPlan] = []
         self.held = Held()
+        self.planner = Planner(self.given, self.held)
         self.parts: list[Part] = []
         self.modules: list[weakref.ref[torch.nn.Module]] = []
         self.warned: set[str] = set()
         self._lock = threading.RLock()
         self._open: dict[int, Round[StepPlan]] = {}  # by thread
-        self._total = 0
-        #: When the last round began, in bytes: gradients, all that training held, what the device's allocator had given out, and what
-        #: was left of the round before.
-        self._gradients = self._allocated = self._held = self._left = 0
-        self._automatic: dict[torch.device, int] = {}
-        self._margins: dict[Order, Margins] = {}
         self._growths: dict[Order, int] = {}
         self._after: dict[Order | None, Order] = {}  # which order followed which
         self._last: Order | None = None
@@ -83,8 +62,8 @@ class Group:
 
     @property
     def options(self) -> Options:
-        """Read when the first graph runs, so that a mistake is reported to the caller as it is."""
-        return read_options(self.given)
+        """Of the user."""
+        return self.planner.options
 
     def absorb(self, other: Group) -> None:
         """Take over the graphs of a group whose rounds turned out to be parts of those of this one."""
@@ -106,7 +85,7 @@ class Group:
         Raises:
             InfeasibleBudget: the first plan of a round cannot be made.
         """
-        captured = part.captured(self.profile)
+        captured = part.captured(self.planner.profile)
         sizes = captured.sizes.bind(arguments)
         with self._lock:
             round = self._round()
@@ -186,7 +165,7 @@ class Group:
             self._learn(passes_of(round), round.events)
         elif plan.watch.end():
             report_excess(plan.plan)
-            note_excess(self._margins[order], plan.plan, plan.plan.measured_peak or 0)
+            self.planner.passed(plan)
             plan.outdated = True
 
     def _learn(self, passes: Sequence[Pass], events: Sequence[Event]) -> None:
@@ -207,12 +186,7 @@ class Group:
 
     def _halves(self, round: Round[StepPlan], run: Run, captured: Captured) -> Halves:
         if len(round.runs) == 1:
-            self._gradients = self.held.gradients(captured.device)
-            self._held = self.held.now(captured.device)
-            # What the script, or a frame of it that waits for Python's collector, still has of the round before.
-            alive = [storage for reference in self._returned if (storage := reference()) is not None]
-            self._left = sum(s.nbytes() for s in alive if same_device(s.device, captured.device) and s._cdata not in run.given)
-            self._allocated = allocated_bytes(captured.device)
+            self.planner.look(captured.device, self._returned, run.given)
             round.plan = self._plan_for(round, run, captured.device)
             if round.plan is not None:
                 round.plan.plan.executions += 1
@@ -224,10 +198,7 @@ class Group:
             raise copy(self._impossible)
         key = run.part, run.sizes
         if key not in self._safe:
-            outside = self.held.now(captured.device, own_storages(passes_of(round)))
-            with preserved_random_state([captured.device]):
-                part = captured.at(run.sizes)
-                self._safe[key] = safe_halves(part, self.options, partial(self._safe_allowance, captured=part, outside=outside))
+            self._safe[key] = self.planner.safe(captured, passes_of(round))
         return self._safe[key]
 
     def _plan_for(self, round: Round[StepPlan], run: Run, device: torch.device) -> StepPlan | None:
@@ -238,7 +209,7 @@ class Group:
             return self._first_plan(round, run)
         order = next((plan.order for plan in candidates if plan.order == expected), candidates[-1].order)
         candidates = [plan for plan in candidates if plan.order == order]
-        outside = self.held.now(device, own_storages(candidates[0].passes)) + self._left
+        outside = self.held.now(device, own_storages(candidates[0].passes)) + self.planner.left
         covering = [plan for plan in candidates if plan.covers(outside)]
         best = min(covering, key=lambda plan: plan.plan.schedule.overhead, default=candidates[-1])
         if best.outdated or not covering:
@@ -276,7 +247,7 @@ class Group:
     def _fitting(self, passes: Sequence[Pass], events: Sequence[Event]) -> StepPlan | None:
         """A plan of this order that keeps to the budget at these sizes too; it takes them in."""
         order = order_of(passes, events)
-        return next((plan for plan in self.plans if plan.order == order and plan.accepts(passes, self.profile)), None)
+        return next((plan for plan in self.plans if plan.order == order and plan.accepts(passes, self.planner.profile)), None)
 
     def _renewed(self, plan: StepPlan, outside: int) -> StepPlan:
         """A plan in place of one that took too much, or next to one made when training held less; if there is none, the old one."""
@@ -294,88 +265,18 @@ class Group:
             self._growths[plan.order] = _GROWTHS
             return plan
 
-    # --- planning ---
-
     def _make(
         self, passes: Sequence[Pass], events: Sequence[Event], outside: int = 0, old: StepPlan | None = None, grown: bool = True
     ) -> StepPlan:
-        """Plan a round, at the largest sizes seen if that can be had.
-
-        Args:
-            outside: bytes that training holds besides, at least.
-            old: a plan whose place the new one takes.
-            grown: sizes, or what training holds, may be more than before, and with them what a percentage comes to.
-        """
-        order = order_of(passes, events)
-        others = [plan for plan in self.plans if plan.order == order]
-        sizes = [largest([one.sizes, *(other.passes[i].sizes for other in others)]) for i, one in enumerate(passes)]
-        at_most = [replace(one, sizes=most) for one, most in zip(passes, sizes, strict=True)]
-        device = passes[0].part.captured(self.profile).device
-        own = own_storages(passes)
-        expected = self.held.expected(device)  # first: it finds optimizers, whose state may be held already
-        now = self.held.now(device, own) - self.held.gradients(device) + self._gradients  # those of this round are its own
-        outside = max(outside, now + self._left + expected) + _TICKET * len(passes)
-        ported = [other.plan for other in others if other is not old]
-        allow = partial(self._allowance, order=order, device=device, outside=outside, grown=grown)
-        with preserved_random_state([device]):
-            try:
-                made = make_step_plan(at_most, events, self.options, allow, self.profile, ported)
-            except InfeasibleBudget as error:
-                if at_most == list(passes):
-                    raise self._that_works(error, passes, events, allow) from None
-                made = make_step_plan(passes, events, self.options, allow, self.profile, ported)
+        """Plan a round; see `Planner.make`. The plan takes the place of the old one, or one of its own."""
+        others = [plan for plan in self.plans if plan.order == order_of(passes, events)]
+        made = self.planner.make(passes, events, others, outside, old, grown)
         if old in self.plans:
             self.plans[self.plans.index(old)] = made
         else:
             self.plans.append(made)
         self._impossible = None
         return made
-
-    def _that_works(
-        self, error: InfeasibleBudget, passes: Sequence[Pass], events: Sequence[Event], allow: Callable[[Graph], Allowance]
-    ) -> InfeasibleBudget:
-        """The same error, naming a budget that was tried."""
-        options = replace(self.options, gap=_ANY_GAP)
-        for _ in range(_NAMED):
-            try:
-                make_step_plan(passes, events, options, partial(_with_total, allow, error.smallest_found), self.profile)
-                break
-            except InfeasibleBudget as other:
-                if other.smallest_found <= error.smallest_found:
-                    break
-                error = InfeasibleBudget(error.budget, error.proven_minimum, other.smallest_found)
-        return error
-
-    def _allowance(self, graph: Graph, order: Order, device: torch.device, outside: int, grown: bool) -> Allowance:
-        """What a round can have of the budget. A percentage is of the largest round seen so far."""
-        reserved = self.options.reserved_bytes(max(0, self._allocated - graph.fixed_memory - outside))
-        if grown:
-            self._total = max(self._total, self._total_for(graph, reserved + outside, device))
-        margins = self._margins.setdefault(order, Margins(self._total))
-        margins.budget = self._total
-        return Allowance(self._total, reserved, margins.margin, outside)
-
-    def _safe_allowance(self, graph: Graph, captured: Captured, outside: int) -> Allowance:
-        """The same for a part while the rest of the round is unknown."""
-        reserved = self.options.reserved_bytes(max(0, self._allocated - graph.fixed_memory - outside))
-        total = self._total or self._total_for(captured.graph, reserved + outside, captured.device)
-        return Allowance(total, reserved, 0, outside)
-
-    def _total_for(self, graph: Graph, besides: int, device: torch.device) -> int:
-        return self.options.total(graph.no_recompute_peak + besides, lambda: self.automatic(device))
-
-    def automatic(self, device: torch.device) -> int:
-        """The budget "auto" on a device: found out once, for later the model's own memory is no longer available."""
-        if device not in self._automatic:
-            self._automatic[device] = automatic_budget(device)
-        return self._automatic[device]
-
-    def profile(self, nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:
-        """Costs of ops; none is run that needs more than the budget by itself."""
-        limit = None
-        if self.options.is_absolute:
-            limit = max(1, parse_bytes(self.options.budget) - self._held)
-        return profile_nodes(nodes, self.options.cost_model, number=number, limit=limit)
 
     def _tell(self, what: str, message: str) -> None:
         if what not in self.warned:

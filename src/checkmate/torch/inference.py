@@ -45,12 +45,12 @@ class InferenceGraph:
             return self._plain
         device = quick.device
         reserved = options.reserved_bytes(max(0, allocated_bytes(device) - quick.resident))
-        budget = options.total(quick.graph.no_recompute_peak, lambda: self.group.automatic(device))
+        budget = options.total(quick.graph.no_recompute_peak, lambda: self.group.planner.automatic(device))
         # Twice the peak without workspace leaves room for any workspace that ops are known to take.
         if 2 * quick.graph.no_recompute_peak <= budget - reserved:
             return self._plain
         with preserved_random_state([device]):
-            captured = read_joint_graph(self.part.module, self.part.num_outputs, self.group.profile).at(sizes)
+            captured = read_joint_graph(self.part.module, self.part.num_outputs, self.group.planner.profile).at(sizes)
             plan = make_plan(captured.graph, options, Allowance(budget, reserved), Plan, device=device)
         self.plans.append(plan)
         emitted = emit(captured, plan.schedule.steps)

@@ -1,0 +1,177 @@
+"""How the plans of a group of graphs are made: what they can have of the budget, and what they cost.
+
+Which plan a round runs under, and when a new one is needed, is `group`'s to say.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..errors import InfeasibleBudget
+from ..graph import Graph
+from ..planning import Allowance, Margins, OpCost, Options, note_excess
+from ..planning.parts import Event
+from ..units import parse_bytes
+from .capture import Captured
+from .halves import Halves
+from .held import Held
+from .measure import same_device
+from .plan import allocated_bytes, automatic_budget, read_options
+from .profile import profile_nodes
+from .random import preserved_random_state
+from .rounds import Order, largest
+from .safe_plan import safe_halves
+from .sizes import Number
+from .step_plan import Pass, StepPlan, make_step_plan, order_of, own_storages
+
+#: Bytes for what stands for a run between its passes (`part.Ticket`), and the like.
+_TICKET = 64
+#: A budget is tried before an error names it, and so many larger ones if need be; any schedule does.
+_NAMED, _ANY_GAP = 3, 1e3
+
+
+class Planner:
+    """Makes plans under one budget.
+
+    Args:
+        given: options as keywords. held: what training holds besides its steps.
+
+    Attributes:
+        left: bytes that were left of the round before when the last one began.
+    """
+
+    def __init__(self, given: Mapping[str, Any], held: Held):
+        self.given = given
+        self.held = held
+        self._total = 0
+        #: When the last round began, in bytes: gradients, all that training held, what the device's allocator had given out.
+        self._gradients = self._held = self._allocated = self.left = 0
+        self._automatic: dict[torch.device, int] = {}
+        self._margins: dict[Order, Margins] = {}
+
+    @property
+    def options(self) -> Options:
+        """Read when the first graph runs, so that a mistake is reported to the caller as it is."""
+        return read_options(self.given)
+
+    def look(self, device: torch.device, returned: Sequence[weakref.ref[Any]], given: frozenset[int]) -> None:
+        """A round begins: see what training holds.
+
+        Args:
+            returned: storages that the last round gave to the script. given: identities of those that this one reads.
+        """
+        self._gradients = self.held.gradients(device)
+        self._held = self.held.now(device)
+        # What the script, or a frame of it that waits for Python's collector, still has of the round before.
+        alive = [storage for reference in returned if (storage := reference()) is not None]
+        self.left = sum(s.nbytes() for s in alive if same_device(s.device, device) and s._cdata not in given)
+        self._allocated = allocated_bytes(device)
+
+    def passed(self, plan: StepPlan) -> None:
+        """A step passed its budget under this plan: the next one of its order leaves more room."""
+        note_excess(self._margins.setdefault(plan.order, Margins(plan.plan.budget)), plan.plan, plan.plan.measured_peak or 0)
+
+    def make(
+        self,
+        passes: Sequence[Pass],
+        events: Sequence[Event],
+        others: Sequence[StepPlan],
+        outside: int = 0,
+        old: StepPlan | None = None,
+        grown: bool = True,
+    ) -> StepPlan:
+        """Plan a round, at the largest sizes seen if that can be had.
+
+        Args:
+            others: plans of the same order.
+            outside: bytes that training holds besides, at least.
+            old: the one among them whose place the new one takes.
+            grown: sizes, or what training holds, may be more than before, and with them what a percentage comes to.
+
+        Raises:
+            InfeasibleBudget: no schedule was found.
+        """
+        sizes = [largest([one.sizes, *(other.passes[i].sizes for other in others)]) for i, one in enumerate(passes)]
+        at_most = [replace(one, sizes=most) for one, most in zip(passes, sizes, strict=True)]
+        device = passes[0].part.captured(self.profile).device
+        own = own_storages(passes)
+        expected = self.held.expected(device)  # first: it finds optimizers, whose state may be held already
+        now = self.held.now(device, own) - self.held.gradients(device) + self._gradients  # those of this round are its own
+        outside = max(outside, now + self.left + expected) + _TICKET * len(passes)
+        ported = [other.plan for other in others if other is not old]
+        allow = partial(self._allowance, order=order_of(passes, events), device=device, outside=outside, grown=grown)
+        with preserved_random_state([device]):
+            try:
+                return make_step_plan(at_most, events, self.options, allow, self.profile, ported)
+            except InfeasibleBudget as error:
+                if at_most == list(passes):
+                    raise self._that_works(error, passes, events, allow) from None
+                return make_step_plan(passes, events, self.options, allow, self.profile, ported)
+
+    def safe(self, captured: Captured, passes: Sequence[Pass]) -> Halves:
+        """The functions of a part that leave the most room for others, while the rest of its round is unknown.
+
+        Args:
+            passes: what has run so far, this one last.
+        """
+        outside = self.held.now(captured.device, own_storages(passes))
+        with preserved_random_state([captured.device]):
+            part = captured.at(passes[-1].sizes)
+            return safe_halves(part, self.options, partial(self._safe_allowance, captured=part, outside=outside))
+
+    def _that_works(
+        self, error: InfeasibleBudget, passes: Sequence[Pass], events: Sequence[Event], allow: Callable[[Graph], Allowance]
+    ) -> InfeasibleBudget:
+        """The same error, naming a budget that was tried."""
+        options = replace(self.options, gap=_ANY_GAP)
+        for _ in range(_NAMED):
+            try:
+                make_step_plan(passes, events, options, partial(_with_total, allow, error.smallest_found), self.profile)
+                break
+            except InfeasibleBudget as other:
+                if other.smallest_found <= error.smallest_found:
+                    break
+                error = InfeasibleBudget(error.budget, error.proven_minimum, other.smallest_found)
+        return error
+
+    def _allowance(self, graph: Graph, order: Order, device: torch.device, outside: int, grown: bool) -> Allowance:
+        """What a round can have of the budget. A percentage is of the largest round seen so far."""
+        reserved = self.options.reserved_bytes(max(0, self._allocated - graph.fixed_memory - outside))
+        if grown:
+            self._total = max(self._total, self._total_for(graph, reserved + outside, device))
+        margins = self._margins.setdefault(order, Margins(self._total))
+        margins.budget = self._total
+        return Allowance(self._total, reserved, margins.margin, outside)
+
+    def _safe_allowance(self, graph: Graph, captured: Captured, outside: int) -> Allowance:
+        """The same for a part while the rest of the round is unknown."""
+        reserved = self.options.reserved_bytes(max(0, self._allocated - graph.fixed_memory - outside))
+        total = self._total or self._total_for(captured.graph, reserved + outside, captured.device)
+        return Allowance(total, reserved, 0, outside)
+
+    def _total_for(self, graph: Graph, besides: int, device: torch.device) -> int:
+        return self.options.total(graph.no_recompute_peak + besides, lambda: self.automatic(device))
+
+    def automatic(self, device: torch.device) -> int:
+        """The budget "auto" on a device: found out once, for later the model's own memory is no longer available."""
+        if device not in self._automatic:
+            self._automatic[device] = automatic_budget(device)
+        return self._automatic[device]
+
+    def profile(self, nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:
+        """Costs of ops; none is run that needs more than the budget by itself."""
+        limit = None
+        if self.options.is_absolute:
+            limit = max(1, parse_bytes(self.options.budget) - self._held)
+        return profile_nodes(nodes, self.options.cost_model, number=number, limit=limit)
+
+
+def _with_total(allow: Callable[[Graph], Allowance], total: int, graph: Graph) -> Allowance:
+    return replace(allow(graph), total=total)
