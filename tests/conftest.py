@@ -21,4 +21,6 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What earlier sessions measured and planned must not matter, and what this one does must not stay."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        # What is tested must not depend on when a search in another process ends.
+        patch.setenv("CHECKMATE_WAIT", "1")
         yield

@@ -68,10 +68,10 @@ class Contradiction(CheckmateError):
         super().__init__(
             f"{what}: this is a defect of checkmate, please report it with the graph (Graph.save), budget and options"
         )
-        self._what = what
+        self.what = what
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._what,)
+        return type(self), (self.what,)
 
 
 class BudgetWarning(UserWarning):

@@ -5,7 +5,7 @@ from .environment import available_processors, cost_environment
 from .memory import accelerator_budget, host_budget
 from .op_costs import FREE, OpCost, Work, device_rates, find_op_costs, quickest
 from .options import Options
-from .plan import Plan, make_plan
+from .plan import Plan, make_plan, plan_of
 from .replan import Margins, note_excess
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "host_budget",
     "make_plan",
     "note_excess",
+    "plan_of",
     "quickest",
 ]

@@ -26,6 +26,10 @@ class Options:
         reserved: bytes that live outside the step and are not seen. None: in PyTorch on CUDA, what is allocated when the step begins
             beyond what is known; elsewhere 0. The step's inputs, the model and the state of the optimizer are counted by themselves.
         method, order, gap, time_limit, seed: as in `checkmate.solve`.
+        wait: the first steps wait for the whole search. Otherwise PyTorch's run under a schedule that is found at once, while the search
+            goes on in another process; the better schedule is taken as soon as it is there. Results are the same either way. In
+            TensorFlow, and for a method other than "auto", every step waits. In PyTorch, the environment variable CHECKMATE_WAIT=1
+            says so where the script says nothing.
         cost_model: "profile" runs every distinct op on the device, "flops" runs nothing.
     """
 
@@ -37,6 +41,7 @@ class Options:
     time_limit: float = 30.0
     seed: int = 0
     cost_model: str = "profile"
+    wait: bool = False
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Options:
@@ -53,6 +58,8 @@ class Options:
         options.total(1 << 40, lambda: 1)  # refuse what cannot be read before any work is done
         options.reserved_bytes()
         check_cost_model(options.cost_model)
+        if not isinstance(options.wait, bool):
+            raise UnknownMethod(f"option wait is True or False, not {options.wait!r}")
         return options
 
     @property

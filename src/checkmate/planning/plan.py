@@ -13,7 +13,7 @@ from ..schedule import Schedule
 from ..units import format_bytes
 from .budget import Allowance
 from .options import Options
-from .plan_cache import solve_cached
+from .plan_cache import first_cached, solve_cached
 
 
 @dataclass(eq=False)
@@ -27,6 +27,7 @@ class Plan:
         rehearsed_peak: the same, measured when the plan was tried out without changing anything; None where it was not.
         measured_peak: bytes, of the steps that were measured; None before the first, or where nothing can be measured.
         executions: steps run so far.
+        final: no better schedule is searched for.
     """
 
     graph: Graph
@@ -36,6 +37,7 @@ class Plan:
     rehearsed_peak: int | None = None
     measured_peak: int | None = None
     executions: int = 0
+    final: bool = True
 
     @property
     def budget(self) -> int:
@@ -79,27 +81,48 @@ AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
 
 def make_plan(
-    graph: Graph, options: Options, allowance: Allowance, kind: type[AnyPlan], others: Sequence[Plan] = (), **own: Any
+    graph: Graph,
+    options: Options,
+    allowance: Allowance,
+    kind: type[AnyPlan],
+    others: Sequence[Plan] = (),
+    soon: bool = False,
+    **own: Any,
 ) -> AnyPlan:
     """Schedule a step under the budget.
 
     Args:
         kind: `Plan`, or what a front end makes of it. own: what that has besides.
         others: plans at other shapes. Where the step is the same op by op, a schedule of theirs that fits is taken as it is.
+        soon: a fair schedule will do; the plan says whether it is `final`. Methods that are named have the time that they take.
 
     Raises:
         InfeasibleBudget: its numbers count everything, as the user's budget does.
     """
-    limit = allowance.limit
     try:
-        schedule = _ported(graph, limit, others) or solve_cached(graph, limit, **options.search())
+        schedule, final = _schedule(graph, options, allowance.limit, others, soon)
     except InfeasibleBudget as error:
         raise allowance.of_user_error(error) from None
+    return plan_of(schedule, allowance, kind, final=final, **own)
+
+
+def plan_of(schedule: Schedule, allowance: Allowance, kind: type[AnyPlan], **own: Any) -> AnyPlan:
+    """The plan with a schedule that was found for `allowance.limit`."""
     modelled = schedule.peak + allowance.reserved + allowance.outside
-    return kind(graph, allowance.of_user(schedule), allowance, modelled, **own)
+    return kind(schedule.graph, allowance.of_user(schedule), allowance, modelled, **own)
 
 
-def _ported(graph: Graph, limit: int, others: Sequence[Plan]) -> Schedule | None:
+def _schedule(graph: Graph, options: Options, limit: int, others: Sequence[Plan], soon: bool) -> tuple[Schedule, bool]:
+    """A schedule, and whether it is final."""
+    ported = _ported(graph, limit, others)
+    if ported is not None:
+        return ported
+    if soon and options.method == "auto":
+        return first_cached(graph, limit, **options.search())
+    return solve_cached(graph, limit, **options.search()), True
+
+
+def _ported(graph: Graph, limit: int, others: Sequence[Plan]) -> tuple[Schedule, bool] | None:
     """A schedule made for another batch size, if it runs here within the limit; None also where no recomputation is needed."""
     if graph.no_recompute_peak <= limit:
         return None
@@ -108,7 +131,7 @@ def _ported(graph: Graph, limit: int, others: Sequence[Plan]) -> Schedule | None
             schedule = Schedule(graph, plan.schedule.steps, limit, plan.schedule.method, graph.ideal_cost)
             with suppress(InvalidSchedule):
                 if schedule.peak <= limit:
-                    return schedule
+                    return schedule, plan.final
     return None
 
 

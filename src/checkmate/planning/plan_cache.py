@@ -7,48 +7,88 @@ from typing import Any
 
 from ..errors import InvalidSchedule
 from ..graph import Graph
-from ..schedule import Compute, Free, Schedule
-from ..solvers import solve
+from ..schedule import OPTIMAL_GAP, Compute, Free, Schedule
+from ..solvers import first_schedule, solve
 from ..solvers.interface.running_search import interrupting
 from ..version import __version__
 from .cache_files import load, store
 
 _KIND = "plan"
+#: Of schedules to begin with, while better ones are searched for.
+_FIRST_KIND = "first"
 
 _WORTH_SECONDS = 0.5  # schedules found sooner than this are found again
+#: For a schedule to begin with; any will do where that does not bring one.
+_FIRST_SECONDS, _ANY_GAP = 3.0, 1e3
 
 
-def solve_cached(graph: Graph, budget: int, **options: Any) -> Schedule:
+def solve_cached(
+    graph: Graph, budget: int, *, start: Schedule | None = None, keep_always: bool = False, **options: Any
+) -> Schedule:
     """`checkmate.solve`, or what it found the last time: by this version, for an equal graph, budget and options.
 
     An interrupt interrupts. What is kept is signed with the problem that it solves: the bound of another problem is never taken.
 
     Args:
         budget: bytes. options: of `checkmate.solve`, as JSON can write them.
+        start: a schedule to begin with. keep_always: what is found at once, too.
 
     Raises:
         InfeasibleBudget: no schedule was found.
     """
-    key = json.dumps([__version__, graph.to_dict(), budget, options], sort_keys=True)
-    found = _read(load(_KIND, key), graph, budget)
+    key = _key(graph, budget, options)
+    found = read(load(_KIND, key), graph, budget)
     if found is not None:
         return found
     with interrupting():
-        schedule = solve(graph, budget, **options)
-    if schedule.solve_seconds >= _WORTH_SECONDS:
-        store(_KIND, key, _written(schedule))
+        schedule = solve(graph, budget, start=start, **options)
+    if keep_always or schedule.solve_seconds >= _WORTH_SECONDS:
+        store(_KIND, key, written(schedule))
     return schedule
 
 
-def _written(schedule: Schedule) -> dict[str, Any]:
+def first_cached(graph: Graph, budget: int, **options: Any) -> tuple[Schedule, bool]:
+    """A schedule soon, and whether `solve_cached` would find no better one: what that found the last time, or else a fair one.
+
+    The search is a long one only where nothing is found in a short one. An interrupt interrupts.
+
+    Args:
+        budget: bytes. options: of `checkmate.solve` with method "auto", as JSON can write them.
+
+    Raises:
+        InfeasibleBudget: no schedule was found, in all the time that `solve_cached` has.
+    """
+    quick = {name: options[name] for name in ("order", "gap", "seed")} | {
+        "time_limit": min(_FIRST_SECONDS, options["time_limit"])
+    }
+    if graph.no_recompute_peak <= budget:
+        plain = first_schedule(graph, budget, **quick)
+        assert plain is not None
+        return plain, True
+    key = _key(graph, budget, options)
+    if (known := read(load(_KIND, key), graph, budget)) is not None:
+        return known, True
+    first = read(load(_FIRST_KIND, key), graph, budget)
+    if first is None:
+        with interrupting():
+            first = first_schedule(graph, budget, **quick) or solve(graph, budget, **{**options, "gap": _ANY_GAP})
+        store(_FIRST_KIND, key, written(first))
+    return first, first.gap <= max(options["gap"], OPTIMAL_GAP)
+
+
+def _key(graph: Graph, budget: int, options: dict[str, Any]) -> str:
+    return json.dumps([__version__, graph.to_dict(), budget, options], sort_keys=True)
+
+
+def written(schedule: Schedule) -> dict[str, Any]:
     """A schedule as JSON data: op i as i, and that value i is freed as -1 - i."""
     steps = [step.op if isinstance(step, Compute) else -1 - step.value for step in schedule.steps]
     names = ("method", "lower_bound", "order", "solve_seconds", "seed", "cost", "peak")
     return {"steps": steps, **{name: getattr(schedule, name) for name in names}}
 
 
-def _read(data: Any, graph: Graph, budget: int) -> Schedule | None:
-    """What `_written` wrote; None if it is not that, or not within the budget when it is simulated."""
+def read(data: Any, graph: Graph, budget: int) -> Schedule | None:
+    """What `written` wrote; None if it is not that, or not within the budget when it is simulated."""
     try:
         cost, peak = data.pop("cost"), data.pop("peak")
         steps = [Compute(number) if number >= 0 else Free(-1 - number) for number in data.pop("steps")]

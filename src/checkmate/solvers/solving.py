@@ -94,6 +94,23 @@ def solve(
     return _verified(search, method)
 
 
+def first_schedule(graph: Graph, budget: int, order: str, gap: float, seed: int, time_limit: float) -> Schedule | None:
+    """A fair schedule soon; None if none was found, which proves nothing.
+
+    Args:
+        budget: bytes. order, gap, seed: as in `solve`. time_limit: seconds, without those that kernels take to compile.
+    """
+    search = Search(graph, budget, order, time_limit, gap, seed)
+    if graph.no_recompute_peak <= budget:
+        search.offer(range(graph.num_ops), graph.ideal_cost, "no recomputation")
+    elif budget >= graph.min_working_set:
+        from .default.first_schedule import first_schedule as find  # compiled kernels: not at import time
+
+        with search.catching_interrupts():
+            find(search)
+    return None if search.best is None else _verified(search, "auto")
+
+
 def _least_peak_found(search: Search, asked: int = 0) -> tuple[Evaluation, int]:
     """The schedule of least peak, and the proven minimum, by what the time limit leaves; a moment where that is nothing."""
     units, seconds = min(UNITS, max(_LEAST_SECONDS, search.time_limit)), max(_LEAST_SECONDS, search.time_left())

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..errors import InfeasibleBudget
+from ..errors import CheckmateError, Contradiction, InfeasibleBudget
 from ..planning import Options
 from ..planning.parts import Event
 from .capture import Captured
@@ -213,8 +213,29 @@ class Group:
         covering = [plan for plan in candidates if plan.covers(outside)]
         best = min(covering, key=lambda plan: plan.plan.schedule.overhead, default=candidates[-1])
         if best.outdated or not covering:
-            best = self._renewed(best, outside)
-        return best
+            return self._renewed(best, outside)
+        return self._better(best, outside)
+
+    def _better(self, plan: StepPlan, outside: int) -> StepPlan:
+        """The plan itself, or the better one that was searched for while steps ran under it.
+
+        Raises:
+            Contradiction: that is what the search ended with.
+        """
+        try:
+            found = plan.better()
+        except Contradiction:
+            raise
+        except CheckmateError as error:
+            self._tell("search", f"training goes on under the schedule that was found at once: {error}")
+            return plan
+        if found is None:
+            return plan
+        if not found.covers(outside):
+            self.plans.append(found)
+            return plan
+        self.plans[self.plans.index(plan)] = found
+        return found
 
     def _first_plan(self, round: Round[StepPlan], run: Run) -> StepPlan | None:
         """A plan for a round of this run alone, if there is reason to believe that it is all: no other graph has yet to show up."""

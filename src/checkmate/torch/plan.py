@@ -15,6 +15,8 @@ from ..planning import Options, accelerator_budget, host_budget
 
 #: The budget of models that are compiled without one; scripts that can only name the backend have no other way to say it.
 BUDGET_VARIABLE = "CHECKMATE_BUDGET"
+#: 1: the first steps wait for the whole search.
+WAIT_VARIABLE = "CHECKMATE_WAIT"
 
 
 @dataclass(eq=False)
@@ -33,12 +35,14 @@ class Plan(planning.Plan):
 
 
 def read_options(given: Mapping[str, Any]) -> Options:
-    """Options from keywords; the environment variable CHECKMATE_BUDGET gives the budget where they do not.
+    """Options from keywords; the environment variables CHECKMATE_BUDGET and CHECKMATE_WAIT say what they do not.
 
     Raises:
         UnknownMethod: a keyword that is not an option. BudgetError: an amount, or the variable, cannot be read.
     """
-    options = {name: value for name, value in given.items() if name != "budget" or value is not None}
+    options = {"wait": os.environ.get(WAIT_VARIABLE, "").strip() == "1", **given}
+    if options.get("budget", 0) is None:
+        del options["budget"]
     said = os.environ.get(BUDGET_VARIABLE, "").strip()
     if "budget" in options or not said:
         return Options.read(options)

@@ -107,13 +107,14 @@ class Planner:
         outside = max(outside, now + self.left + expected) + _TICKET * len(passes)
         ported = [other.plan for other in others if other is not old]
         allow = partial(self._allowance, order=order_of(passes, events), device=device, outside=outside, grown=grown)
+        soon = not self.options.wait
         with preserved_random_state([device]):
             try:
-                return make_step_plan(at_most, events, self.options, allow, self.profile, ported)
+                return make_step_plan(at_most, events, self.options, allow, self.profile, ported, soon)
             except InfeasibleBudget as error:
                 if at_most == list(passes):
                     raise self._that_works(error, passes, events, allow) from None
-                return make_step_plan(passes, events, self.options, allow, self.profile, ported)
+                return make_step_plan(passes, events, self.options, allow, self.profile, ported, soon)
 
     def safe(self, captured: Captured, passes: Sequence[Pass]) -> Halves:
         """The functions of a part that leave the most room for others, while the rest of its round is unknown.

@@ -10,6 +10,7 @@ True and False for masks. Costs that depend on the data (sparse gradients, branc
 from __future__ import annotations
 
 import logging
+import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,6 +37,8 @@ from .transient import allocation_peak
 __all__ = ["profile_nodes"]
 
 _LOG = logging.getLogger("checkmate")
+#: For timing one op, and all of them together, besides the two runs that each takes at least.
+_SECONDS, _ALL_SECONDS = 0.05, 5.0
 _aten = torch.ops.aten
 
 
@@ -83,6 +86,7 @@ class _Nodes:
     def __init__(self, number: Number, limit: int | None) -> None:
         self._number = number
         self._limit = limit
+        self._seconds = _SECONDS
         self.too_large: dict[Node, int] = {}
         self._caches: dict[torch.device, CostCache] = {}
 
@@ -100,6 +104,7 @@ class _Nodes:
 
     @contextmanager
     def measuring(self, nodes: Sequence[Node]) -> Iterator[None]:
+        self._seconds = min(_SECONDS, _ALL_SECONDS / len(nodes))
         try:
             with _undisturbed({_device_of(node) for node in nodes}):
                 yield
@@ -110,7 +115,7 @@ class _Nodes:
         if self._limit is not None and (needed := _least_bytes(node, self._number)) > self._limit:
             self.too_large[node] = needed
             return None
-        return _measured(node, _device_of(node), self._number)
+        return _measured(node, _device_of(node), self._number, self._seconds)
 
     def work(self, node: Node) -> Work:
         return _work(node, _device_of(node), self._number, self._limit)
@@ -209,7 +214,7 @@ def _unread_bytes(node: Node, number: Number) -> int:
 # --- running it ---
 
 
-def _measured(node: Node, device: torch.device, number: Number) -> OpCost | None:
+def _measured(node: Node, device: torch.device, number: Number, seconds: float) -> OpCost | None:
     """Cost from running the op on made-up inputs; None if it does not run on them."""
     target: Any = node.target
     # An op may refuse made-up inputs in any way it likes (wrong values, no kernel, no memory), each with its own type
@@ -222,31 +227,34 @@ def _measured(node: Node, device: torch.device, number: Number) -> OpCost | None
             return draw(None, device, target, arguments, keywords) if is_random(node) else target(*arguments, **keywords)
 
         if device.type == "cuda":
-            return _measured_cuda(call, (arguments, keywords), expected, device)
-        return _measured_cpu(call, (arguments, keywords), expected)
+            return _measured_cuda(call, (arguments, keywords), expected, device, seconds)
+        return _measured_cpu(call, (arguments, keywords), expected, seconds)
     except Exception:  # noqa: BLE001 - as said above
         return None
 
 
-def _measured_cpu(call: Callable[[], Any], inputs: Any, expected: int) -> OpCost:
+def _measured_cpu(call: Callable[[], Any], inputs: Any, expected: int, seconds: float) -> OpCost:
     # Twice: the first call also sets up what the library caches, and may take more memory than later ones.
-    workspace = 0
+    workspace, taken = 0, math.inf
     for _ in range(2):
+        started = time.perf_counter()
         result, peak = allocation_peak(call)
+        taken = min(taken, time.perf_counter() - started)
         workspace = max(workspace, peak - min(expected, _storage_bytes([result], without=[inputs])))
         del result
 
     def once() -> float:
         started = time.perf_counter()
         result = call()
-        seconds = time.perf_counter() - started
+        took = time.perf_counter() - started
         del result
-        return seconds
+        return took
 
-    return OpCost(quickest(once), workspace)
+    # What takes as long as all its runs may is timed well enough by now: counting allocations takes microseconds.
+    return OpCost(taken if taken > seconds else quickest(once, seconds), workspace)
 
 
-def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: torch.device) -> OpCost:
+def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: torch.device, seconds: float) -> OpCost:
     workspace = 0
     for _ in range(2):
         reset_cuda_peak(device)
@@ -267,7 +275,7 @@ def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: 
         return float(start.elapsed_time(end)) / 1e3
 
     with torch.cuda.device(device):
-        return OpCost(quickest(once), workspace)
+        return OpCost(quickest(once, seconds), workspace)
 
 
 def _span(tensor: Concrete) -> int:
@@ -292,9 +300,10 @@ def _made_up(number: Number, leaf: Any) -> Any:
         whole = flat.as_strided(known.shape, known.stride)
     if leaf.dtype.is_floating_point or leaf.dtype.is_complex or leaf.dtype == torch.bool:
         source = _random_block(leaf.dtype, leaf.device)
-        for start in range(0, flat.numel(), source.numel()):
-            piece = flat[start : start + source.numel()]
-            piece.copy_(source[: piece.numel()])
+        blocks = flat.numel() // source.numel()
+        filled = blocks * source.numel()
+        flat[:filled].view(blocks, source.numel()).copy_(source)
+        flat[filled:].copy_(source[: flat.numel() - filled])
     else:
         flat.zero_()
     return whole

@@ -24,10 +24,11 @@ def safe_halves(captured: Captured, options: Options, allowance_of: Callable[[Gr
     allowance = allowance_of(captured.graph)
     graph, _ = least_across(part_graph(captured), allowance.limit)
     try:
-        plan = make_plan(graph, quick, allowance, Plan, device=captured.device)
+        plan = make_plan(graph, quick, allowance, Plan, soon=True, device=captured.device)
     except InfeasibleBudget:
         try:
-            plan = make_plan(captured.graph, quick, allowance, Plan, device=captured.device)
+            plan = make_plan(captured.graph, quick, allowance, Plan, soon=True, device=captured.device)
         except InfeasibleBudget as error:
-            plan = make_plan(captured.graph, quick, replace(allowance, total=error.smallest_found), Plan, device=captured.device)
+            enough = replace(allowance, total=error.smallest_found)
+            plan = make_plan(captured.graph, quick, enough, Plan, soon=True, device=captured.device)
     return halves_of(captured, plan.schedule.steps)

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..errors import InvalidSchedule
 from ..graph import Graph
-from ..planning import Allowance, Options, make_plan
+from ..planning import Allowance, Options, make_plan, plan_of
+from ..planning.background import BackgroundSearch
 from ..planning.parts import Event, Link, Pair, PartGraph, PartInput
 from ..planning.step_graph import StepGraph, join
 from ..planning.stretches import bytes_before, cut, peak_as_run
@@ -77,6 +78,8 @@ class StepPlan:
         self.order = order_of(passes, events)
         self.outdated = False
         self.captured = list(captured)
+        self._joined = joined
+        self._search: _Search | None = None
         self._sizes = {tuple(one.sizes for one in passes)}  # that it was tried at
         limit = plan.allowance.limit
         self.halves = [
@@ -105,6 +108,26 @@ class StepPlan:
         """The step keeps to the budget though training holds so many bytes besides."""
         return self.plan.modelled_peak + self.plan.margin + outside - self.plan.outside <= self.plan.budget
 
+    def search_on(self, options: Options) -> None:
+        """Begin to search for a better schedule, unless this one is final."""
+        if not self.plan.final:
+            self._search = _Search(self.plan, self._joined, options.search())
+
+    def better(self) -> StepPlan | None:
+        """The plan with the schedule that is searched for, once that is there, and better than this one. It never waits.
+
+        Raises:
+            CheckmateError: the search failed; this plan stays.
+        """
+        if self._search is None:
+            return None
+        try:
+            found = self._search.found()
+        finally:
+            if self._search.over:
+                self._search, self.plan.final = None, True
+        return None if found is None else StepPlan(found, self.passes, self.events, self._joined, self.captured)
+
     def accepts(self, passes: Sequence[Pass], profile: Profiler) -> bool:
         """The schedule keeps to the budget at the sizes of these passes too; they are covered from now on."""
         joined, _ = joined_graph(passes, self.events, profile, self.captured)
@@ -116,6 +139,50 @@ class StepPlan:
         if fits:
             self._sizes.add(tuple(one.sizes for one in passes))
         return fits
+
+
+class _Search:
+    """The search for a better schedule than that of a plan.
+
+    Attributes:
+        over: nothing more will come.
+    """
+
+    def __init__(self, plan: Plan, joined: StepGraph, options: dict[str, Any]):
+        self.over = False
+        self._plan, self._joined, self._options = plan, joined, options
+        self._allowance, self._tries = plan.allowance, _TRIES
+        self._running = self._begin()
+
+    def _begin(self) -> BackgroundSearch:
+        start = replace(self._plan.schedule, graph=self._joined.graph, budget=self._allowance.limit)
+        return BackgroundSearch(self._joined.graph, self._allowance.limit, start, self._options)
+
+    def found(self) -> Plan | None:
+        """A better plan, if there is one by now.
+
+        Raises:
+            CheckmateError: the search failed.
+        """
+        self.over = True
+        schedule = self._running.result()
+        self.over = self._running.ended
+        if schedule is None:
+            return None
+        if schedule.cost >= self._plan.schedule.cost:
+            if self._allowance is self._plan.allowance:  # what was proven is proven of this schedule, too
+                known = self._plan.schedule
+                self._plan.schedule = replace(known, lower_bound=max(known.lower_bound, min(schedule.lower_bound, known.cost)))
+            return None
+        excess = peak_as_run(self._joined, schedule.steps) - self._allowance.limit
+        if excess <= 0:
+            own = {"device": self._plan.device, "num_graphs": self._plan.num_graphs}
+            return plan_of(schedule, self._allowance, Plan, **own)
+        self._tries -= 1
+        if self._tries > 0:
+            self._allowance = replace(self._allowance, margin=self._allowance.margin + excess)
+            self._running, self.over = self._begin(), False
+        return None
 
 
 def order_of(passes: Sequence[Pass], events: Sequence[Event]) -> Order:
@@ -144,12 +211,14 @@ def make_step_plan(
     allowance_of: Callable[[Graph], Allowance],
     profile: Profiler,
     others: Sequence[Plan] = (),
+    soon: bool = False,
 ) -> StepPlan:
     """Plan a round.
 
     Args:
         allowance_of: from the graph of the step to what it can have of the budget.
         others: plans of the same round at other sizes.
+        soon: do not wait for the best schedule, but go on to search for it.
 
     Raises:
         InfeasibleBudget: no schedule was found.
@@ -158,9 +227,11 @@ def make_step_plan(
     device, graphs = captured[0].device, len({one.part for one in passes})
     allowance = allowance_of(joined.graph)
     for _ in range(_TRIES):
-        plan = make_plan(joined.graph, options, allowance, Plan, others, device=device, num_graphs=graphs)
+        plan = make_plan(joined.graph, options, allowance, Plan, others, soon, device=device, num_graphs=graphs)
         excess = peak_as_run(joined, plan.schedule.steps) - allowance.limit
         if excess <= 0:
             break
         allowance = replace(allowance, margin=allowance.margin + excess)
-    return StepPlan(plan, passes, events, joined, captured)
+    made = StepPlan(plan, passes, events, joined, captured)
+    made.search_on(options)
+    return made
