@@ -21,10 +21,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from worker import environment, result_of
+from torch_lengths import surroundings
+from worker import result_of
 
 NETWORKS = ("gpt2", "resnet50", "swin_tiny")
 FIRST_LIMIT, SECOND_LIMIT = 20.0, 2.0
@@ -36,7 +38,7 @@ def task(name: str) -> Any:
     """A network and its batches."""
     from importlib.util import find_spec
 
-    from torch_matrix_networks import TASKS, Layer, Language, _pictures
+    from torch_matrix_networks import TASKS, Language, Layer, _pictures
     from torch_matrix_packages import PACKAGED, _masked, _timm, _transformer
 
     if name == "gpt2":
@@ -46,9 +48,8 @@ def task(name: str) -> Any:
         whole = replace(PACKAGED["hf-gpt2"][1], build=build, batch=_masked, examples=4, length=256)
         return whole if find_spec("transformers") else small
     names = {"resnet50": "resnet50", "swin_tiny": "swin_tiny_patch4_window7_224"}
-    pictures: Callable[..., Any] = lambda number, examples, length: _pictures(number, examples, length, 224)
     if find_spec("timm"):
-        return replace(TASKS["resnet50"], build=_timm(names[name]), batch=pictures, examples=4)
+        return replace(TASKS["resnet50"], build=_timm(names[name]), batch=partial(_pictures, side=224), examples=4)
     return TASKS[name.removesuffix("_tiny")]
 
 
@@ -93,7 +94,13 @@ def work(name: str, way: str, budget: str, wait: bool, extra: str | None) -> dic
         steps += 1
         plans = checkmate.torch.plans(model)
     better = plans[0]
-    return {**found, "overhead": better.schedule.overhead, "final": better.final, "final_after": since()["seconds"], "steps": steps}
+    return {
+        **found,
+        "overhead": better.schedule.overhead,
+        "final": better.final,
+        "final_after": since()["seconds"],
+        "steps": steps,
+    }
 
 
 def _seconds(step: Callable[[], None]) -> float:
@@ -125,7 +132,9 @@ def main() -> int:
         print(json.dumps(work(*json.loads(options.worker))))
         return 0
     rows = []
-    print(f"{'network':>10} {'ops':>5} {'aot_eager':>9} {'first: beyond':>13} {'cpu':>6} {'second: beyond':>14} {'cpu':>6} overhead: quick, final")
+    print(
+        f"{'network':>10} {'ops':>5} {'aot_eager':>9} {'first: beyond':>13} {'cpu':>6} {'second: beyond':>14} {'cpu':>6} overhead: quick, final"
+    )
     for name in options.networks:
         row = compare(name, options.budget, options.extra_path)
         rows.append(row)
@@ -136,7 +145,7 @@ def main() -> int:
             f"after {first['final_after']:.0f} s and {first['steps']} steps",
             flush=True,
         )
-        options.output.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n")
+        options.output.write_text(json.dumps({"environment": surroundings(), "rows": rows}, indent=1) + "\n")
     late = [
         f"{row['network']} ({which} process: {row[which]['beyond']:.1f} s)"
         for row in rows

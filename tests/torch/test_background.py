@@ -58,7 +58,7 @@ def step(model: nn.Module) -> None:
 
 
 def planned(**options: Any) -> nn.Module:
-    return checkmate.torch.compile(network(), budget="75%", cost_model="flops", **options)
+    return checkmate.torch.compile(network(), budget="75%", **options)
 
 
 def test_the_better_schedule_takes_over_between_rounds(children: type[Child]) -> None:

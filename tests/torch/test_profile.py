@@ -220,6 +220,13 @@ def test_measured_once_then_remembered_on_disk(monkeypatch: pytest.MonkeyPatch) 
     assert len(calls) == 4, "a damaged file is measured again"
 
 
+def test_where_there_is_no_time_left_ops_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_module, "_ALL_SECONDS", 0.0)
+    monkeypatch.setattr(profile_module, "quickest", lambda *_: pytest.fail("ran it more often than memory asks for"))
+    costs = profile_nodes(traced(lambda x: (x + 1) * x.exp(), torch.randn(7, 11, 13)))
+    assert all(cost.seconds > 0 for cost in costs.values())
+
+
 def test_an_op_that_would_pass_the_limit_is_modelled_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -115,6 +115,8 @@ class Captured:
             costs_of: take costs and workspaces from there instead of finding them for these sizes. Those of larger sizes are
                 safe: ops need no more workspace when there is less to do.
         """
+        if bindings == self.bindings and (costs_of is None or costs_of.costs is self.costs):
+            return self
         return self._reader.captured(bindings, None if costs_of is None else costs_of.costs)
 
 
