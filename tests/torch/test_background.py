@@ -73,6 +73,8 @@ def test_the_better_schedule_takes_over_between_rounds(children: type[Child]) ->
     children.begun[0].runs = False
     loss.backward()
     assert checkmate.torch.plans(model) == [first]  # a round ends as it began
+    model.zero_grad()
+    del loss
     step(model)
     (better,) = checkmate.torch.plans(model)
     assert better.final

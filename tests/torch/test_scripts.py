@@ -80,6 +80,24 @@ def test_changing_batch_sizes_share_plans() -> None:
     assert len(checkmate.torch.plans(planned)) <= 3
 
 
+def test_a_plan_for_larger_sizes_takes_the_place_of_those_for_smaller_ones() -> None:
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32), nn.GELU())
+    plain, planned = twin(base), checkmate.torch.compile(twin(base), budget="90%", dynamic=True)
+    results = []
+    for model in (plain, planned):
+        seen = []
+        for size in (64, 96, 64, 128, 96):
+            model.zero_grad()
+            loss = model(torch.ones(size, 32)).square().mean()
+            loss.backward()
+            seen += [loss.detach(), *gradients(model)]
+        results.append(seen)
+    assert identical(*results)
+    (plan,) = checkmate.torch.plans(planned)
+    assert plan.executions == 2, "the largest size and the one after it"
+
+
 def test_two_forwards_then_one_backward() -> None:
     """They are planned together once it is known that they come so."""
     which, plain, planned = both("residual")

@@ -295,7 +295,7 @@ class Group:
         if old in self.plans:
             self.plans[self.plans.index(old)] = made
         else:
-            self.plans.append(made)
+            self.plans[:] = [plan for plan in self.plans if not made.replaces(plan)] + [made]
         self._impossible = None
         return made
 

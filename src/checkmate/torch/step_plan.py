@@ -104,6 +104,11 @@ class StepPlan:
             or any(all(run.sizes == known for run, known in zip(round.runs, sizes, strict=False)) for sizes in self._sizes)
         )
 
+    def replaces(self, other: StepPlan) -> bool:
+        """The other one is of the same order at smaller sizes: what runs under it can run under this plan."""
+        pairs = [(one.sizes, planned.sizes) for one, planned in zip(other.passes, self.passes, strict=False)]
+        return other.order == self.order and any(a != b for a, b in pairs) and all(within(a, b) for a, b in pairs)
+
     def covers(self, outside: int) -> bool:
         """The step keeps to the budget though training holds so many bytes besides."""
         return self.plan.modelled_peak + self.plan.margin + outside - self.plan.outside <= self.plan.budget
