@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -15,6 +14,7 @@ from checkmate.schedule import Step
 from checkmate.tf2.capture import Captured
 from checkmate.tf2.emit import emit, original
 from checkmate.tf2.internals import is_stateful
+from checkmate.tf2.nodes import Emitted
 from checkmate.tf2.op_kinds import IN_PLACE, is_big, is_handle, is_one_kernel, root
 from checkmate.tf2.overlap import one_by_one, overlapping
 from checkmate.tf2.plan import make_plan
@@ -135,11 +135,16 @@ def test_what_is_large_overlaps_with_nothing(name: str) -> None:
     assert overlapping(runs, 2**60, -1) == one_by_one(runs)
 
 
-def emitted(captured: Captured, steps: list[Step], waits: list[int]) -> Any:
-    traced = captured.traced
-    specs = [tf.TensorSpec(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
-    make = tf.function(lambda *arguments: emit(captured, steps, arguments, waits=waits), autograph=False)
-    return make.get_concrete_function(*specs)
+def placed(captured: Captured, emitted: Emitted) -> tf.Graph:
+    """A graph with the nodes that were emitted, each under its own name."""
+    graph = tf.Graph()
+    with graph.as_default():
+        arguments = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in captured.traced.inputs]
+        given = {f"{name}:0": tensor for name, tensor in zip(emitted.arguments, arguments, strict=True)}
+        read = {edge for node in emitted.nodes for edge in node.input}
+        definition = tf.compat.v1.GraphDef(node=emitted.nodes)
+        tf.graph_util.import_graph_def(definition, {name: t for name, t in given.items() if name in read}, name="")
+    return graph
 
 
 def all_before(graph: tf.Graph) -> dict[str, set[str]]:
@@ -168,12 +173,13 @@ def test_the_graph_waits_as_it_must(prioritize: bool) -> None:
     fixed = captured.graph.fixed_memory
     alone = replay_peak(captured, steps)
     waits = overlapping(replay(captured, steps), fixed + int(1.15 * (alone - fixed)), 2**60)
-    function = emitted(captured, steps, waits)
+    emitted = emit(captured, steps, waits=waits)
     if prioritize:
-        function = prioritized(
-            function, lambda name: captured.costs[original(name)].seconds if original(name) in captured.costs else 0
+        emitted = prioritized(
+            emitted, lambda name: captured.costs[original(name)].seconds if original(name) in captured.costs else 0
         )
-    before = all_before(function.graph)
+    graph = placed(captured, emitted)
+    before = all_before(graph)
     copies: Counter[str] = Counter()
     names = []
     kept = []  # numbers of the runs that take or free memory
@@ -190,10 +196,10 @@ def test_the_graph_waits_as_it_must(prioritize: bool) -> None:
     assert max(copies.values()) > 1
     # A variable that changes while its value is in use would be copied.
     changed = 0
-    for op in function.graph.get_operations():
+    for op in graph.get_operations():
         if op.type == "ReadVariableOp":
-            readers = [one for one in function.graph.get_operations() if any(root(t).op is op for t in one.inputs)]
-            for change in function.graph.get_operations():
+            readers = [one for one in graph.get_operations() if any(root(t).op is op for t in one.inputs)]
+            for change in graph.get_operations():
                 if "Assign" in change.type and change.inputs[0] is op.inputs[0] and op.name in before[change.name]:
                     changed += 1
                     earlier = names[: names.index(change.name)]

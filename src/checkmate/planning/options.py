@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from ..errors import UnknownMethod
 from ..units import Budget, parse_bytes
@@ -39,7 +39,7 @@ class Options:
     cost_model: str = "profile"
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> Options:
+    def read(cls, given: Mapping[str, Any]) -> Self:
         """Options from keywords.
 
         Raises:
