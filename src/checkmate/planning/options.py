@@ -14,7 +14,7 @@ from .op_costs import check_cost_model
 @dataclass(frozen=True)
 class Options:
     """Options of `checkmate.torch.compile`, of `torch.compile(..., backend="checkmate", options={...})`, of `checkmate.tf2.compile`
-    and of `checkmate.tf2.prepare`.
+    and of `checkmate.tf2.prepare`; the last two know two more, see `checkmate.tf2.Options`.
 
     Attributes:
         budget: bytes that the step may have live at its peak: a number, "4GiB", "50%", or "auto". "auto" is the memory of the
