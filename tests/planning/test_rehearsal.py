@@ -243,6 +243,12 @@ def test_a_plan_that_takes_too_much_ends_the_trying_out() -> None:
     assert second.plan.margin > first.plan.margin
     better = chosen.go_on()
     assert better is None or better.plan.margin > first.plan.margin
+    stage, chosen = policy(lambda margin: 10, BUDGET + 1)
+    stage.better = [first, second]
+    chosen.choose(lambda: True)
+    assert chosen.go_on() is first
+    chosen.stop()
+    assert chosen.go_on() is None
 
 
 def test_training_goes_on_under_the_best_plan_that_is_known() -> None:

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,17 +63,20 @@ def test_trying_out_goes_on_between_steps(monkeypatch: pytest.MonkeyPatch, capsy
     (shaped,) = step._step._steps.values()
     assert calls["_rehearse"] == 1
     assert not shaped.executor.overlaps
-    for _ in range(8):
+    steps = 0
+    while steps < 30 and not shaped.executor.overlaps:
         before = calls["_rehearse"]
         step(case.x, case.y)
+        steps += 1
         assert calls["_rehearse"] <= before + 1
     assert shaped.executor.overlaps
+    assert steps > 1
     (plan,) = step.plans
-    assert plan.executions == 8
+    assert plan.executions == steps
     assert plan.measured_peak is not None
     assert plan.measured_peak <= plan.budget
     assert capsys.readouterr().err == "", "nothing is said between steps"
-    expected, _, _ = train_plain(case, steps=8)
+    expected, _, _ = train_plain(case, steps=steps)
     assert identical(state(model, optimizer), expected)
 
 
@@ -109,6 +113,15 @@ def test_half_of_the_time_is_for_the_first_schedule() -> None:
     chosen = checkmate.tf2.Options.read({"time_limit": 30, "plan_seconds": 10})
     assert chosen.search_seconds == 5
     assert "plan_seconds" not in chosen.about(), "what was found is of use however long it was waited for"
+
+
+def test_no_trial_begins_that_would_end_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a trial of ten seconds there have to be twenty left: for another one, and to make the step."""
+    monkeypatch.setattr(STEP, "_clock", iter([30, 40, 41]).__next__)
+    shaped = object.__new__(STEP._Shaped)
+    shaped.owner = SimpleNamespace(options=checkmate.tf2.Options(plan_seconds=60))
+    shaped._began, shaped._trial_began = 0, 20
+    assert [shaped._enough() for _ in range(3)] == [False, True, False]
 
 
 @pytest.mark.parametrize("inline", [False, True])

@@ -16,7 +16,7 @@ from checkmate.tf2.emit import emit
 from checkmate.tf2.internals import without_graph_rewriting
 from checkmate.tf2.op_kinds import root
 from checkmate.tf2.plan import make_plan
-from checkmate.tf2.replay import replay, replay_peak
+from checkmate.tf2.replay import peak_of, replay
 from tf2_models import captured_case, tensors
 
 
@@ -77,7 +77,7 @@ def test_outputs_are_computed_once_where_former_values_take_too_much(monkeypatch
         return checkmate.solve(given, budget, time_limit=20, gap=0.05)
 
     monkeypatch.setattr(planning, "solve_cached", solved)
-    most = replay_peak(captured, and_the_outputs_again(captured))
+    most = peak_of(captured, replay(captured, and_the_outputs_again(captured)))
     plan = make_plan(captured, Options(), Allowance(most))
     assert asked == [True]
     assert plan.modelled_peak == most

@@ -19,7 +19,7 @@ from checkmate.tf2.op_kinds import IN_PLACE, is_big, is_handle, is_one_kernel, r
 from checkmate.tf2.overlap import one_by_one, overlapping
 from checkmate.tf2.plan import make_plan
 from checkmate.tf2.priority import in_order_of_priority, prioritized
-from checkmate.tf2.replay import replay, replay_peak
+from checkmate.tf2.replay import peak_of, replay
 from checkmate.tf2.trace import is_fixed
 from tf2_models import captured_case
 
@@ -81,7 +81,7 @@ def test_no_order_passes_the_limit(name: str, share: float) -> None:
     captured, steps = planned(name, share)
     filters = [op.name for group in captured.groups for op in group.ops if op.type == "Conv2DBackpropFilter"]
     captured.costs = {**captured.costs, **dict.fromkeys(filters, OpCost(0.0, 2**18))}
-    alone = replay_peak(captured, steps)
+    alone = peak_of(captured, replay(captured, steps))
     fixed = captured.graph.fixed_memory
     widest = []
     for limit in (0, alone, fixed + int(1.15 * (alone - fixed)), 2 * alone):
@@ -171,7 +171,7 @@ def test_the_graph_waits_as_it_must(prioritize: bool) -> None:
     heavy = {op.name: OpCost(0.0, 2**20) for group in captured.groups for op in group.ops if op.type == "Sum"}
     captured.costs = {**captured.costs, **heavy}
     fixed = captured.graph.fixed_memory
-    alone = replay_peak(captured, steps)
+    alone = peak_of(captured, replay(captured, steps))
     waits = overlapping(replay(captured, steps), fixed + int(1.15 * (alone - fixed)), 2**60)
     emitted = emit(captured, steps, waits=waits)
     if prioritize:

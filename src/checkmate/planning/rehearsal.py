@@ -143,6 +143,10 @@ class Policy(Generic[Candidate]):
         self._search = None
         return None
 
+    def stop(self) -> None:
+        """Try nothing more out: a step took too much under a plan that was tried out."""
+        self._search = None
+
     def mend(self, candidate: Candidate, peak: int, enough: Callable[[], bool] = _never) -> Candidate:
         """Another plan after a real step took so many bytes, more than its budget; the best one known if there is no better one.
 

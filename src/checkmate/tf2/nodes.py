@@ -55,7 +55,7 @@ class Emitted:
         given = {f"{name}:0": tensor for name, tensor in zip(self.arguments, inputs, strict=True)}
         wanted = [name for name in self.outputs if name not in given]
         definition = tf.compat.v1.GraphDef(node=self.nodes)
-        definition.versions.CopyFrom(tf.compat.v1.get_default_graph().as_graph_def().versions)
+        definition.versions.CopyFrom(tf.compat.v1.get_default_graph().graph_def_versions)
         used = {name: tensor for name, tensor in given.items() if name in read}
         made = dict(zip(wanted, tf.graph_util.import_graph_def(definition, used, wanted, name="planned"), strict=True))
         return [given[name] if name in given else made[name] for name in self.outputs]

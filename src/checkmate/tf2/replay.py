@@ -146,13 +146,8 @@ class _Values:
         return found
 
 
-def replay_peak(captured: Captured, steps: Sequence[Step]) -> int:
-    """Peak bytes of the schedule when nothing overlaps, fixed memory included."""
-    return peak_of(captured, replay(captured, steps))
-
-
 def peak_of(captured: Captured, runs: Sequence[Run]) -> int:
-    """Peak bytes of the runs that a replay gave, fixed memory included."""
+    """Peak bytes of the runs of a replay when nothing overlaps, fixed memory included."""
     return max((run.during for run in runs), default=captured.graph.fixed_memory)
 
 

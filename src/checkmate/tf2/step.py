@@ -159,7 +159,7 @@ class _Shaped:
         self.owner = owner
         self.passed: int | None = None  # bytes that the last step took above the budget
         self.warned: set[str] = set()
-        self._began = _clock()
+        self._began = self._trial_began = _clock()
         with PlanningProgress(owner.name, owner.options.progress) as self._progress:
             self._plan(specs, margin)
 
@@ -179,8 +179,11 @@ class _Shaped:
         self.executor = self.policy.choose(self._enough)
 
     def _enough(self) -> bool:
-        """Training has waited long enough for a plan."""
-        return _clock() - self._began >= self.owner.options.plan_seconds
+        """Training would have waited too long for a plan if another one were tried out, and then the step made: each takes about as
+        long as the last trial."""
+        now, began = _clock(), self._trial_began
+        self._trial_began = now
+        return now - self._began + 2 * (now - began) >= self.owner.options.plan_seconds
 
     @property
     def plan(self) -> Plan:
@@ -199,6 +202,7 @@ class _Shaped:
         return Executor(self.captured, plan, overlap=plan.schedule.cost <= _QUICK)
 
     def rehearse(self, candidate: Executor, *, whole: bool = False) -> int | None:
+        self._trial_began = _clock()
         self._progress.say(f"trying a schedule out that takes {candidate.plan.schedule.overhead:.3f} times the time of all ops")
         added = candidate.rehearse(self._left(candidate), whole=whole)
         return None if added is None else self._total(candidate, added)
@@ -221,6 +225,7 @@ class _Shaped:
             if other.plan.schedule.cost > _LITTLE * best.plan.schedule.cost:
                 return
             self.rehearse(other)
+            yield best
             for found in other.overlapped(everything=True):
                 if found is not None and not found[0].wanted_room and self._total(*found) <= budget:
                     best = self._seen(*found)
@@ -273,6 +278,7 @@ class _Shaped:
         in_turn = self.executor.added_in_turn
         if self.executor.overlaps and in_turn is not None:
             self.executor.stop_overlap()
+            self.policy.stop()
             plan.rehearsed_peak = self._total(self.executor, in_turn)
             remedy = "ops run one by one from the next step on"
         else:
