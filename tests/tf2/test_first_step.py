@@ -70,7 +70,7 @@ def test_trying_out_goes_on_between_steps(monkeypatch: pytest.MonkeyPatch, capsy
         steps += 1
         assert calls["_rehearse"] <= before + 1
     assert shaped.executor.overlaps
-    assert steps > 1
+    assert calls["_rehearse"] > 1
     (plan,) = step.plans
     assert plan.executions == steps
     assert plan.measured_peak is not None

@@ -178,6 +178,7 @@ class Executor:
         other = Executor(self.captured, self.plan, self._may_overlap)
         other.added_in_turn, other._limit, other._mode = self.added_in_turn, self._limit, self._mode
         other._overlapping, other._part = largest, part
+        other.uncounted = self.uncounted  # as it takes long to find
         return other
 
     def _rehearse(self, limit: int, whole: bool = False) -> int | None:
