@@ -61,7 +61,7 @@ def emit(
             seen.add(step.op)
     outputs = [emitter.get(tensor) for tensor in captured.traced.outputs]
     traced = captured.traced
-    arguments = {name.partition(":")[0]: tensor.dtype for name, tensor in zip(emitter.inputs, traced.inputs, strict=True)}
+    arguments = {name.partition(":")[0]: tensor for name, tensor in zip(emitter.inputs, traced.inputs, strict=True)}
     made = [*outputs, *emitter.left_out]
     return Emitted(arguments, traced.captured, emitter.nodes.made, made, emitter.effects, traced.graph)
 

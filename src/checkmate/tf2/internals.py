@@ -217,20 +217,21 @@ def onednn_is_on() -> bool:
 
 def variable_bytes(handle: tf.Tensor) -> int:
     """Bytes of the variable (or whatever else) behind a resource handle; 0 where that is not known."""
-    data = getattr(handle, "_handle_data", None)
-    if data is None or not data.is_set:
-        return 0
     total = 0
-    for entry in data.shape_and_type:
-        shape = tf.TensorShape(entry.shape)
+    for dtype, size in variable_shapes(handle):
+        shape = tf.TensorShape(size)
         if shape.is_fully_defined():
-            total += (shape.num_elements() or 0) * tf.dtypes.as_dtype(entry.dtype).size
+            total += (shape.num_elements() or 0) * tf.dtypes.as_dtype(dtype).size
     return total
+
+
+def variable_shapes(handle: tf.Tensor) -> list[tuple[Any, Any]]:
+    """Types and shapes, as TensorFlow stores them, of the variable (or whatever else) behind a resource handle, where they are known."""
+    data = getattr(handle, "_handle_data", None)
+    return [(entry.dtype, entry.shape) for entry in data.shape_and_type] if data is not None and data.is_set else []
 
 
 def variable_type(handle: tf.Tensor) -> tf.DType | None:
     """The type of element of the variable behind a resource handle; None where that is not known."""
-    data = getattr(handle, "_handle_data", None)
-    if data is None or not data.is_set or len(data.shape_and_type) != 1:
-        return None
-    return tf.as_dtype(data.shape_and_type[0].dtype)
+    known = variable_shapes(handle)
+    return tf.as_dtype(known[0][0]) if len(known) == 1 else None

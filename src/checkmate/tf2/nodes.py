@@ -20,6 +20,7 @@ from .internals import (
     copy_functions,
     op_definition,
     remove_function,
+    variable_shapes,
 )
 
 _NUMBERS = itertools.count()
@@ -30,12 +31,13 @@ class Emitted:
     """Nodes that compute a step.
 
     Attributes:
-        arguments: types by name; nodes read them as if nodes of these names made them. captured: what stands behind the last of them.
+        arguments: what stood for them in the trace, by name; nodes read them as if nodes of these names made them. captured: what stands
+            behind the last of them.
         nodes: every one after those that it reads, unless they were put in another order. outputs: names of tensors, as in "relu:0".
         effects: names of nodes that have to run. source: the graph whose functions they call.
     """
 
-    arguments: dict[str, tf.DType]
+    arguments: dict[str, tf.Tensor]
     captured: list[Any]
     nodes: list[Any]
     outputs: list[str]
@@ -83,8 +85,9 @@ def _definition(name: str, emitted: Emitted) -> Any:
     definition = function_pb2.FunctionDef()
     signature = definition.signature
     signature.name, signature.is_stateful = name, True
-    for argument, dtype in emitted.arguments.items():
-        signature.input_arg.add(name=argument, type=dtype.as_datatype_enum)
+    for number, (argument, tensor) in enumerate(emitted.arguments.items()):
+        signature.input_arg.add(name=argument, type=tensor.dtype.as_datatype_enum)
+        _note_shape(definition.arg_attr[number].attr, tensor)
     kinds = {node.name: node for node in emitted.nodes}
     places: dict[str, list[str]] = {}
 
@@ -102,13 +105,27 @@ def _definition(name: str, emitted: Emitted) -> Any:
         copy.input[:] = [name if name.startswith("^") else edge(name) for name in node.input]
     for number, tensor in enumerate(emitted.outputs):
         made_by = tensor.rpartition(":")[0]
-        kind = emitted.arguments[made_by].as_datatype_enum if made_by in emitted.arguments else _type_of(kinds[made_by], tensor)
+        kind = (
+            emitted.arguments[made_by].dtype.as_datatype_enum
+            if made_by in emitted.arguments
+            else _type_of(kinds[made_by], tensor)
+        )
         signature.output_arg.add(name=f"output_{number}", type=kind)
         definition.ret[f"output_{number}"] = edge(tensor)
     for number, effect in enumerate(dict.fromkeys(emitted.effects)):
         signature.control_output.append(f"effect_{number}")
         definition.control_ret[f"effect_{number}"] = effect
     return definition
+
+
+def _note_shape(attributes: Any, tensor: tf.Tensor) -> None:
+    """What graph rewriting wants to know of an argument: its shape, or that of the variable it stands for."""
+    if tensor.dtype != tf.resource:
+        attributes["_output_shapes"].list.shape.append(tensor.shape.as_proto())
+        return
+    for dtype, shape in variable_shapes(tensor):
+        attributes["_handle_dtypes"].list.type.append(dtype)
+        attributes["_handle_shapes"].list.shape.append(shape)
 
 
 def _counts(node: Any) -> list[tuple[Any, int]]:
