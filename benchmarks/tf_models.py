@@ -80,14 +80,6 @@ def task(name: str, size: str = "small", batch: int | None = None) -> Task:
     return Task(name, build, batches.get(name, lambda number: pictures(number, count, side)), loss)
 
 
-def application(name: str, side: int) -> keras.Model:
-    """A network of keras.applications as it is published, with its thousand classes."""
-    keras.utils.set_random_seed(SEED)
-    builders = {"vgg19": keras.applications.VGG19, "resnet50": keras.applications.ResNet50}
-    builders["mobilenet"] = keras.applications.MobileNet
-    return builders[name](weights=None, input_shape=(side, side, 3), classifier_activation=None)
-
-
 def _classifier(published: Callable[..., keras.Model], side: int) -> keras.Model:
     """A network of keras.applications up to its global pooling, and one dense layer for a few classes."""
     base = published(weights=None, include_top=False, pooling="avg", input_shape=(side, side, 3))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ class Rehearsal:
         self.margins: list[int] = []
         self.rehearsed: list[int] = []
         self.made: list[Made] = []
+        self.better: list[Made] = []
         self.takes_under: Callable[[int, int], int] = lambda budget, more: more
 
     def make(self, budget: int, margin: int, *, again: bool) -> Made:
@@ -55,8 +56,8 @@ class Rehearsal:
             more = self.takes_under(candidate.plan.budget, more)
         return None if more is None else candidate.plan.modelled_peak + more
 
-    def improve(self, candidate: Made) -> Made:
-        return candidate
+    def improve(self, candidate: Made) -> Iterator[Made]:
+        yield from self.better
 
 
 def policy(takes: Callable[[int], int | None], budget: int = BUDGET) -> tuple[Rehearsal, Policy[Made]]:
@@ -191,6 +192,63 @@ def test_a_step_that_takes_too_much_gets_another_plan() -> None:
     assert len(stage.rehearsed) == 2
     _, again = policy(lambda margin: pytest.fail("was tried out again"))
     assert again.choose().plan.margin == second.plan.margin, "the next process begins where this one ended"
+
+
+def test_training_begins_when_it_has_waited_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first plan that keeps to the budget leaves more room than is needed; those between are tried later, one at a time."""
+
+    def takes(margin: int) -> int:
+        return 5000 if margin < 1500 else 1000
+
+    _, margins, whole = fitted(takes)
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path / "another"))
+    stage, chosen = policy(takes)
+    first = chosen.choose(lambda: True)
+    assert first.plan.rehearsed_peak is not None
+    assert first.plan.rehearsed_peak <= BUDGET, "however long that takes"
+    assert stage.rehearsed[-1] == first.plan.margin > whole.margin
+    assert margins.failures == chosen.margins.failures > 0
+    known = Notebook(GRAPH).recall(BUDGET)
+    assert isinstance(known, Outcome)
+    assert known.margin == first.plan.margin, "enough for the next process, should this one end now"
+    plans = [first]
+    while (better := chosen.go_on()) is not None:
+        plans.append(better)
+        assert len(stage.rehearsed) <= margins.failures + len(plans), "one at a time"
+    assert plans[-1].plan.schedule.steps == whole.schedule.steps
+    known = Notebook(GRAPH).recall(BUDGET)
+    assert isinstance(known, Outcome)
+    assert known.margin == whole.margin
+    assert chosen.go_on() is None
+
+
+def test_quicker_ways_to_run_are_tried_between_steps_too() -> None:
+    stage, chosen = policy(lambda margin: 10)
+    stage.better = [Made(make(BUDGET // SPARE), False, way) for way in ("one", "two")]
+    for made in stage.better:
+        made.plan.rehearsed_peak = made.plan.modelled_peak
+    waited = iter([False, True])
+    assert chosen.choose(lambda: next(waited)) is stage.better[0]
+    assert chosen.go_on() is stage.better[1]
+    assert chosen.go_on() is None
+    known = Notebook(GRAPH).recall(BUDGET)
+    assert isinstance(known, Outcome)
+    assert known.way == "two"
+
+
+def test_a_plan_that_takes_too_much_ends_the_trying_out() -> None:
+    _, chosen = policy(lambda margin: 5000 if margin < 1500 else 1000)
+    first = chosen.choose(lambda: True)
+    second = chosen.mend(first, BUDGET + 300, lambda: True)
+    assert second.plan.margin > first.plan.margin
+    better = chosen.go_on()
+    assert better is None or better.plan.margin > first.plan.margin
+    stage, chosen = policy(lambda margin: 10, BUDGET + 1)
+    stage.better = [first, second]
+    chosen.choose(lambda: True)
+    assert chosen.go_on() is first
+    chosen.stop()
+    assert chosen.go_on() is None
 
 
 def test_training_goes_on_under_the_best_plan_that_is_known() -> None:

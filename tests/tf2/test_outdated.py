@@ -16,7 +16,7 @@ from checkmate.tf2.emit import emit
 from checkmate.tf2.internals import without_graph_rewriting
 from checkmate.tf2.op_kinds import root
 from checkmate.tf2.plan import make_plan
-from checkmate.tf2.replay import replay, replay_peak
+from checkmate.tf2.replay import peak_of, replay
 from tf2_models import captured_case, tensors
 
 
@@ -45,14 +45,12 @@ def addresses(model: Any) -> dict[str, int]:
 @pytest.mark.parametrize("name", ["transformer", "unet"])
 def test_what_is_counted_is_what_tensorflow_copies(name: str) -> None:
     case, model, captured = captured_case(name)
-    specs = [tf.TensorSpec(t.shape, t.dtype) for t in captured.traced.inputs[: captured.traced.argument_count]]
     batch = tf.nest.flatten((tensors(case.x), tensors(case.y)))
     size = {v.path: v.shape.num_elements() * tf.as_dtype(v.dtype).size for v in model.trainable_variables}
     large = {path for path, bytes_ in size.items() if bytes_ >= 1024}  # the order of ops on small tensors is left to TensorFlow
     copied = []
     for steps in (once(captured), and_the_outputs_again(captured)):
-        function = tf.function(lambda *given, steps=steps: emit(captured, steps, given), autograph=False)
-        function = function.get_concrete_function(*specs)
+        function = emit(captured, steps).function()
         before = addresses(model)
         with without_graph_rewriting():
             function(*batch)
@@ -79,7 +77,7 @@ def test_outputs_are_computed_once_where_former_values_take_too_much(monkeypatch
         return checkmate.solve(given, budget, time_limit=20, gap=0.05)
 
     monkeypatch.setattr(planning, "solve_cached", solved)
-    most = replay_peak(captured, and_the_outputs_again(captured))
+    most = peak_of(captured, replay(captured, and_the_outputs_again(captured)))
     plan = make_plan(captured, Options(), Allowance(most))
     assert asked == [True]
     assert plan.modelled_peak == most

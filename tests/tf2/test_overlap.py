@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -15,11 +14,12 @@ from checkmate.schedule import Step
 from checkmate.tf2.capture import Captured
 from checkmate.tf2.emit import emit, original
 from checkmate.tf2.internals import is_stateful
+from checkmate.tf2.nodes import Emitted
 from checkmate.tf2.op_kinds import IN_PLACE, is_big, is_handle, is_one_kernel, root
 from checkmate.tf2.overlap import one_by_one, overlapping
 from checkmate.tf2.plan import make_plan
 from checkmate.tf2.priority import in_order_of_priority, prioritized
-from checkmate.tf2.replay import replay, replay_peak
+from checkmate.tf2.replay import peak_of, replay
 from checkmate.tf2.trace import is_fixed
 from tf2_models import captured_case
 
@@ -81,7 +81,7 @@ def test_no_order_passes_the_limit(name: str, share: float) -> None:
     captured, steps = planned(name, share)
     filters = [op.name for group in captured.groups for op in group.ops if op.type == "Conv2DBackpropFilter"]
     captured.costs = {**captured.costs, **dict.fromkeys(filters, OpCost(0.0, 2**18))}
-    alone = replay_peak(captured, steps)
+    alone = peak_of(captured, replay(captured, steps))
     fixed = captured.graph.fixed_memory
     widest = []
     for limit in (0, alone, fixed + int(1.15 * (alone - fixed)), 2 * alone):
@@ -135,11 +135,16 @@ def test_what_is_large_overlaps_with_nothing(name: str) -> None:
     assert overlapping(runs, 2**60, -1) == one_by_one(runs)
 
 
-def emitted(captured: Captured, steps: list[Step], waits: list[int]) -> Any:
-    traced = captured.traced
-    specs = [tf.TensorSpec(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
-    make = tf.function(lambda *arguments: emit(captured, steps, arguments, waits=waits), autograph=False)
-    return make.get_concrete_function(*specs)
+def placed(captured: Captured, emitted: Emitted) -> tf.Graph:
+    """A graph with the nodes that were emitted, each under its own name."""
+    graph = tf.Graph()
+    with graph.as_default():
+        arguments = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in captured.traced.inputs]
+        given = {f"{name}:0": tensor for name, tensor in zip(emitted.arguments, arguments, strict=True)}
+        read = {edge for node in emitted.nodes for edge in node.input}
+        definition = tf.compat.v1.GraphDef(node=emitted.nodes)
+        tf.graph_util.import_graph_def(definition, {name: t for name, t in given.items() if name in read}, name="")
+    return graph
 
 
 def all_before(graph: tf.Graph) -> dict[str, set[str]]:
@@ -166,14 +171,15 @@ def test_the_graph_waits_as_it_must(prioritize: bool) -> None:
     heavy = {op.name: OpCost(0.0, 2**20) for group in captured.groups for op in group.ops if op.type == "Sum"}
     captured.costs = {**captured.costs, **heavy}
     fixed = captured.graph.fixed_memory
-    alone = replay_peak(captured, steps)
+    alone = peak_of(captured, replay(captured, steps))
     waits = overlapping(replay(captured, steps), fixed + int(1.15 * (alone - fixed)), 2**60)
-    function = emitted(captured, steps, waits)
+    emitted = emit(captured, steps, waits=waits)
     if prioritize:
-        function = prioritized(
-            function, lambda name: captured.costs[original(name)].seconds if original(name) in captured.costs else 0
+        emitted = prioritized(
+            emitted, lambda name: captured.costs[original(name)].seconds if original(name) in captured.costs else 0
         )
-    before = all_before(function.graph)
+    graph = placed(captured, emitted)
+    before = all_before(graph)
     copies: Counter[str] = Counter()
     names = []
     kept = []  # numbers of the runs that take or free memory
@@ -190,10 +196,10 @@ def test_the_graph_waits_as_it_must(prioritize: bool) -> None:
     assert max(copies.values()) > 1
     # A variable that changes while its value is in use would be copied.
     changed = 0
-    for op in function.graph.get_operations():
+    for op in graph.get_operations():
         if op.type == "ReadVariableOp":
-            readers = [one for one in function.graph.get_operations() if any(root(t).op is op for t in one.inputs)]
-            for change in function.graph.get_operations():
+            readers = [one for one in graph.get_operations() if any(root(t).op is op for t in one.inputs)]
+            for change in graph.get_operations():
                 if "Assign" in change.type and change.inputs[0] is op.inputs[0] and op.name in before[change.name]:
                     changed += 1
                     earlier = names[: names.index(change.name)]

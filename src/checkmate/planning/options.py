@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from ..errors import UnknownMethod
 from ..units import Budget, parse_bytes
@@ -14,7 +14,7 @@ from .op_costs import check_cost_model
 @dataclass(frozen=True)
 class Options:
     """Options of `checkmate.torch.compile`, of `torch.compile(..., backend="checkmate", options={...})`, of `checkmate.tf2.compile`
-    and of `checkmate.tf2.prepare`.
+    and of `checkmate.tf2.prepare`; the last two know two more, see `checkmate.tf2.Options`.
 
     Attributes:
         budget: bytes that the step may have live at its peak: a number, "4GiB", "50%", or "auto". "auto" is the memory of the
@@ -44,7 +44,7 @@ class Options:
     wait: bool = False
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> Options:
+    def read(cls, given: Mapping[str, Any]) -> Self:
         """Options from keywords.
 
         Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -49,6 +50,10 @@ class Rehearsable(Protocol):
 Candidate = TypeVar("Candidate", bound=Rehearsable)
 
 
+def _never() -> bool:
+    return False
+
+
 class Rehearser(Protocol[Candidate]):
     """Plans a step and tries the plans out."""
 
@@ -66,8 +71,8 @@ class Rehearser(Protocol[Candidate]):
             whole: go on where the plan's budget is passed, and look for nothing but the peak.
         """
 
-    def improve(self, candidate: Candidate) -> Candidate:
-        """A quicker plan that was seen to keep to the budget as well, or the same one."""
+    def improve(self, candidate: Candidate) -> Iterator[Candidate]:
+        """Try quicker plans out; after each of them the best one that was seen to keep to the budget, which may be the same one."""
 
 
 class Policy(Generic[Candidate]):
@@ -88,11 +93,16 @@ class Policy(Generic[Candidate]):
         self._first: Candidate | None = None  # the plan that was given the whole time limit
         self._tried: list[Candidate] = []  # plans that passed the budget when they were tried out
         self._passed: list[tuple[int, Candidate]] = []  # bytes of real steps above the budget, and their plans
+        self._search: Iterator[Candidate | None] | None = None  # what there was no time for
 
-    def choose(self) -> Candidate:
+    def choose(self, enough: Callable[[], bool] = _never) -> Candidate:
         """The plan of the first step.
 
         What an earlier process found is taken as it is, so that every process gives the same answer.
+
+        Args:
+            enough: asked after every plan that was tried out; once it says so, the best plan so far is taken as soon as there is one that
+                keeps to the budget, and `go_on` does the rest.
 
         Raises:
             InfeasibleBudget: no plan keeps to the budget. A plan for the budget that is named was tried out.
@@ -104,35 +114,71 @@ class Policy(Generic[Candidate]):
         if known is not None:
             margins.margin, margins.failures = known.margin, int(known.again)
             with suppress(InfeasibleBudget):
-                return self._that_fits(known)
+                return self._best_of(self._that_fits(known), enough)
             margins.failures = 0
             margins.tried.clear()
         margins.margin = max(inherited, margins.budget // SPARE)
         try:
-            return self._that_fits(None)
+            return self._best_of(self._that_fits(None), enough)
         except InfeasibleBudget as error:
             best = min(self._tried, key=_rehearsed, default=None)
             if best is not None:
                 # What an allocator does differs from time to time: the best plan gets another chance before the budget is refused.
                 best.plan.rehearsed_peak = self._rehearser.rehearse(best, whole=True)
                 if best.plan.rehearsed_peak is not None and within(best.plan, best.plan.rehearsed_peak):
-                    return self._kept(best)
+                    self._keep(best)
+                    return best
             refusal = self._refused(error, best)
             self._notebook.remember(self.margins.budget, refusal)
             raise self._refusal(refusal) from None
 
-    def mend(self, candidate: Candidate, peak: int) -> Candidate:
-        """Another plan after a real step took so many bytes, more than its budget; the best one known if there is no better one."""
+    def go_on(self) -> Candidate | None:
+        """Try out one more plan of those that there was no time for: the best one now; None if there are no more."""
+        if self._search is None:
+            return None
+        with suppress(InfeasibleBudget):
+            for found in self._search:
+                if found is not None:
+                    return found
+        self._search = None
+        return None
+
+    def stop(self) -> None:
+        """Try nothing more out: a step took too much under a plan that was tried out."""
+        self._search = None
+
+    def mend(self, candidate: Candidate, peak: int, enough: Callable[[], bool] = _never) -> Candidate:
+        """Another plan after a real step took so many bytes, more than its budget; the best one known if there is no better one.
+
+        Args:
+            enough: as in `choose`.
+        """
+        self._search = None
         note_excess(self.margins, candidate.plan, peak)
         self._passed.append((peak, candidate))
         try:
-            return self._that_fits(None)
+            return self._best_of(self._that_fits(None), enough)
         except InfeasibleBudget:
             self.settled = True
             return min(self._passed, key=lambda seen: seen[0])[1]
 
-    def _that_fits(self, known: Outcome | None) -> Candidate:
-        """Plan and rehearse until a plan keeps to the budget; where nothing can be rehearsed the first plan is taken."""
+    def _best_of(self, search: Iterator[Candidate | None], enough: Callable[[], bool]) -> Candidate:
+        """The last plan that a search comes to, or the best one so far when that is enough."""
+        best: Candidate | None = None
+        for found in search:
+            best = best if found is None else found
+            if best is not None and enough():
+                self._search = search
+                self._keep(best)
+                break
+        assert best is not None
+        return best
+
+    def _that_fits(self, known: Outcome | None) -> Iterator[Candidate | None]:
+        """Plan and rehearse until a plan keeps to the budget; where nothing can be rehearsed the first plan is taken.
+
+        After every plan that was tried out comes the best one of those that keep to the budget.
+        """
         margins, rehearser = self.margins, self._rehearser
         candidate: Candidate | None = None  # the last plan that is within the budget, if only just
         tries, cheapest = _MORE_PLANS, math.inf  # `cheapest` of the plans that passed the budget
@@ -149,10 +195,12 @@ class Policy(Generic[Candidate]):
             plan = made.plan
             if known is not None and known.is_of(plan):
                 plan.rehearsed_peak, made.way = known.rehearsed_peak, known.way
-                return made
+                yield made
+                return
             plan.rehearsed_peak = rehearser.rehearse(made)
             if plan.rehearsed_peak is None:
-                return made
+                yield made
+                return
             candidate = made if plan.rehearsed_peak <= plan.budget else None
             if within(plan, plan.rehearsed_peak):
                 break
@@ -164,16 +212,24 @@ class Policy(Generic[Candidate]):
                 _LOG.warning(
                     "a rehearsal of the step %s: it is planned again with more room", plan.excess_of(plan.rehearsed_peak)
                 )
+            yield candidate
         assert candidate is not None
-        return self._kept(rehearser.improve(self._with_less_room(candidate, cheapest)))
+        best = candidate
+        yield best
+        for other in self._with_less_room(candidate, cheapest):
+            yield (best := other)
+        for other in rehearser.improve(best):
+            yield (best := other)
+        self._keep(best)
 
-    def _kept(self, candidate: Candidate) -> Candidate:
+    def _keep(self, candidate: Candidate) -> None:
         self.margins.margin = candidate.plan.margin
-        self._notebook.remember(self.margins.budget, self._outcome(candidate))
-        return candidate
+        if candidate.plan.rehearsed_peak is not None:
+            self._notebook.remember(self.margins.budget, self._outcome(candidate))
 
     def _outcome(self, candidate: Candidate) -> Outcome:
-        return Outcome.of(candidate.plan, candidate is not self._first, candidate.way)
+        again = self._first is None or candidate.plan is not self._first.plan
+        return Outcome.of(candidate.plan, again, candidate.way)
 
     def _made(self) -> Candidate:
         margins = self.margins
@@ -188,8 +244,11 @@ class Policy(Generic[Candidate]):
             self._first = self._rehearser.make(margins.budget, 0, again=False)
         return self._first
 
-    def _with_less_room(self, kept: Candidate, cheapest: float) -> Candidate:
-        """Where plans passed the budget, the one that did not may leave more room than is needed: try what lies between."""
+    def _with_less_room(self, kept: Candidate, cheapest: float) -> Iterator[Candidate]:
+        """Where plans passed the budget, the one that did not may leave more room than is needed: try what lies between.
+
+        After every plan that was tried out comes the best one.
+        """
         rehearser, margins = self._rehearser, self.margins
         for _ in range(_MORE_PLANS):
             margin = margins.less(kept.plan.margin)
@@ -205,7 +264,7 @@ class Policy(Generic[Candidate]):
                 kept = other
             else:
                 margins.tried.append(margin)
-        return kept
+            yield kept
 
     def _refused(self, error: InfeasibleBudget, best: Candidate | None) -> Refusal:
         """A budget for which there is a plan that was tried out, noted so that it is taken at once when it is asked for.

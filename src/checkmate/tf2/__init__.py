@@ -9,10 +9,10 @@ checkmate.tf2.prepare(model, budget="4GiB")       # afterwards model.fit(...) tr
 from __future__ import annotations
 
 from ..errors import BudgetWarning
-from ..planning import Options
 from .api import TrainIteration, capture, compile, plans
 from .keras_fit import prepare
 from .measure import Measurement, count_on_cpu, measure
+from .options import Options
 from .plan import Plan
 from .step import PlannedStep
 

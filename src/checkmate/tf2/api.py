@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from ..errors import CheckmateError
 from ..graph import Graph
-from ..planning import Options
 from ..units import Budget
 from .internals import is_recording
 from .keras_fit import prepared_plans
 from .keras_step import build, check_backend, gradient_step, optimizer_of, training_step
+from .options import Options
 from .plan import Plan
 from .specs import like, read_specs
 from .step import PlannedStep, capture_step

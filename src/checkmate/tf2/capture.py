@@ -78,6 +78,9 @@ def capture(traced: Traced, groups: list[OpGroup], costs: Mapping[str, OpCost], 
 
 def _workspace(group: OpGroup, costs: Mapping[str, OpCost], outside_readers: set[str]) -> int:
     """Bytes at the group's peak beyond what it reads and what it leaves behind."""
+    if len(group.ops) == 1:
+        (op,) = group.ops
+        return costs[op.name].workspace + sum(tensor_bytes(t) for t in op.outputs if t.name not in outside_readers)
     last: dict[str, int] = {}
     for number, op in enumerate(group.ops):
         for source in map(root, op.inputs):

@@ -1,4 +1,4 @@
-"""A schedule -> ops in the graph that is being built, in an order that TensorFlow keeps.
+"""A schedule -> the nodes of a graph, in an order that TensorFlow keeps.
 
 The order needs control edges: without them the copies of an op are merged into one, and gradients wait for each other.
 "sparse" has the ops that take memory wait for those before them, and for small ops that read large values: for all, or for
@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from contextlib import ExitStack
 from itertools import pairwise
 
 import tensorflow as tf
 
 from ..schedule import Compute, Step
 from .capture import Captured
-from .functions import changes_something
-from .internals import add_control_edge, copy_functions, copy_op, is_stateful
+from .functions import changes_something, resources_of
+from .internals import is_stateful
+from .nodes import Emitted, Nodes
 from .op_kinds import SMALL, is_big, is_handle, is_one_kernel, is_shape, needs, root, source, tensor_bytes
 from .overlap import one_by_one
-from .replay import replay
+from .replay import Run, replay
 from .trace import is_fixed, shape_value
 
 MODES = ("sparse", "full")
@@ -35,26 +35,23 @@ _MANY = 3
 def emit(
     captured: Captured,
     steps: Sequence[Step],
-    arguments: Sequence[tf.Tensor],
     mode: str = "sparse",
     dry: bool = False,
     waits: Sequence[int] | None = None,
-) -> list[tf.Tensor]:
-    """Emit the schedule into the current graph.
+    runs: Sequence[Run] | None = None,
+) -> Emitted:
+    """Emit the schedule.
 
     Args:
-        arguments: the step's, flat. mode: one of `MODES`.
-        dry: leave out what changes variables; see `can_run_dry`.
+        mode: one of `MODES`.
+        dry: leave out what changes variables; see `can_run_dry`. Outputs come with a few numbers more.
         waits: of `overlapping`; every op waits for all before it if there are none.
-
-    Returns:
-        The step's outputs, flat.
+        runs: of `replay`, where they are known.
     """
-    copy_functions(captured.traced.graph)
     in_turn = waits is None
     if waits is None:
-        waits = one_by_one(replay(captured, steps))
-    emitter = _Emitter(captured, arguments, mode, dry, waits, in_turn)
+        waits = one_by_one(replay(captured, steps) if runs is None else runs)
+    emitter = _Emitter(captured, mode, dry, waits, in_turn)
     seen: set[int] = set()
     for step in steps:
         if isinstance(step, Compute):
@@ -63,9 +60,10 @@ def emit(
                 emitter.run(op)
             seen.add(step.op)
     outputs = [emitter.get(tensor) for tensor in captured.traced.outputs]
-    if not dry:
-        return outputs
-    return [*outputs, *emitter.left_out]
+    traced = captured.traced
+    arguments = {name.partition(":")[0]: tensor for name, tensor in zip(emitter.inputs, traced.inputs, strict=True)}
+    made = [*outputs, *emitter.left_out]
+    return Emitted(arguments, traced.captured, emitter.nodes.made, made, emitter.effects, traced.graph)
 
 
 def original(name: str) -> str:
@@ -79,34 +77,39 @@ def can_run_dry(captured: Captured) -> bool:
 
 
 class _Emitter:
-    def __init__(
-        self, captured: Captured, arguments: Sequence[tf.Tensor], mode: str, dry: bool, waits: Sequence[int], in_turn: bool
-    ):
+    def __init__(self, captured: Captured, mode: str, dry: bool, waits: Sequence[int], in_turn: bool):
         traced = captured.traced
         self.mode = mode
         self.dry = dry
         self.waits = waits
         self.in_turn = in_turn
-        self.left_out: list[tf.Tensor] = []
-        self.tensors: dict[str, tf.Tensor] = {
-            inner.name: outer for inner, outer in zip(traced.inputs, [*arguments, *traced.captured], strict=True)
-        }
+        self.originals = traced.nodes
+        self.nodes = Nodes()
+        self.left_out: list[str] = []
+        self.effects: list[str] = []
+        self.inputs = [f"checkmate_input_{number}:0" for number in range(len(traced.inputs))]
+        self.tensors = {inner.name: name for inner, name in zip(traced.inputs, self.inputs, strict=True)}
         self.views: dict[str, list[str]] = {}  # tensor -> what shares the memory of its latest copy
         pairs = [pair for group in captured.groups for pair in pairwise(group.ops) if is_one_kernel(*pair)]
         self.filters = {bias.name: filters for bias, filters in pairs}
         self.workspace = {name: cost.workspace for name, cost in captured.costs.items()}
         self.biases = {filters.name: bias for bias, filters in pairs}
         self.constants = _constants(traced.ops)
-        self.flag = _unknown(arguments) if any(is_big(op) and op.name in self.constants for op in traced.ops) else None
+        anything = any(is_big(op) and op.name in self.constants for op in traced.ops)
+        self.flag = self._unknown(traced.inputs[: traced.argument_count]) if anything else None
         self.copies: Counter[str] = Counter()
-        self.latest: dict[str, tf.Operation] = {}
-        self.readers: defaultdict[str, list[tf.Operation]] = defaultdict(list)  # variable -> what computes with its value
+        # Names of nodes and tensors stand for what was emitted.
+        self.latest: dict[str, str] = {}
+        self.readers: defaultdict[str, list[str]] = defaultdict(list)  # variable -> what computes with its value
         self.number = 0  # runs of ops so far
-        self.waited_for: dict[int, tuple[tf.Operation, int]] = {}  # run -> its copy, and how many runs are over when that begins
+        self.waited_for: dict[int, tuple[str, int]] = {}  # run -> its copy, and how many runs are over when that begins
         self.over_after: dict[str, int] = {}  # tensor -> so many runs are over when its latest copy is there
-        self.all_over: dict[int, tf.Operation] = {}  # number -> an op that ends when so many runs are over
+        self.all_over: dict[int, str] = {}  # number -> an op that ends when so many runs are over
+        self.changed: dict[str, str] = {}  # variable -> what changed it last
+        self.used: defaultdict[str, list[str]] = defaultdict(list)  # variable -> what has read it since
+        self.last_effect: str | None = None  # of those that concern no variable
 
-    def get(self, tensor: tf.Tensor) -> tf.Tensor:
+    def get(self, tensor: tf.Tensor) -> str:
         """The latest copy of a tensor; constants and aliases are made when they are asked for."""
         stack = [tensor]
         while stack:
@@ -147,13 +150,13 @@ class _Emitter:
             before = [*before, *self._ordered_before(op)]
             if waits < number:  # while its value is in use, TensorFlow would change a copy of a variable
                 before += [copy for handle in filter(is_handle, op.inputs) for copy in self.readers[handle.name]]
+        if self.mode == "full" and number:
+            before = [*before, self.waited_for[number - 1][0]]
         if self.dry and is_stateful(op) and not op.outputs:
             self.latest[op.name] = self._leave_out(op, before)
         else:
             self._copy(op, before)
         new = self.latest[op.name]
-        if self.mode == "full" and number:
-            add_control_edge(self.waited_for[number - 1][0], new)
         if chained or any(not is_fixed(r) and is_big(r.op) for r in map(root, op.inputs)):
             self.waited_for[number] = new, max(waits, known)
         over = max(waits, known)
@@ -166,7 +169,7 @@ class _Emitter:
         takes = is_big(op) or self.workspace[op.name] > SMALL
         return self.mode == "full" or takes or is_stateful(op)
 
-    def _edges(self, waits: int, together: tuple[tf.Operation | None, tf.Operation], known: int = 0) -> list[tf.Operation]:
+    def _edges(self, waits: int, together: tuple[tf.Operation | None, tf.Operation], known: int = 0) -> list[str]:
         """What an op of the chain waits for.
 
         Args:
@@ -177,16 +180,15 @@ class _Emitter:
         before = self._over(waits, known if together[0] is None else 0)
         if together[0] is None:
             if len(before) > _MANY:
-                with tf.control_dependencies(self._over(waits, 0)):  # for whatever others read
-                    self.all_over[waits] = tf.no_op()
+                self.all_over[waits] = self.nodes.add("NoOp", [], self._over(waits, 0))  # for whatever others read
                 return [self.all_over[waits]]
             return before
         read = {root(tensor).op.name for one in together if one is not None for tensor in one.inputs}
-        return [copy for copy in before if not any(self.latest.get(name) is copy for name in read)]
+        return [copy for copy in before if not any(self.latest.get(name) == copy for name in read)]
 
-    def _over(self, count: int, known: int) -> list[tf.Operation]:
+    def _over(self, count: int, known: int) -> list[str]:
         """Ops at whose end the first `count` runs are over, if the first `known` are."""
-        found: list[tf.Operation] = []
+        found: list[str] = []
         number = count
         while number > known:
             if number in self.all_over:
@@ -199,28 +201,57 @@ class _Emitter:
                 known = max(known, waits)
         return found
 
-    def _copy(self, op: tf.Operation, before: list[tf.Operation]) -> None:
+    def _copy(self, op: tf.Operation, before: list[str]) -> None:
         if is_shape(op):
             for tensor in op.outputs:
-                self.tensors[tensor.name] = tf.constant(shape_value(tensor))
+                self.tensors[tensor.name] = self.nodes.constant(shape_value(tensor))
             return
         number = self.copies[op.name]
         self.copies[op.name] += 1
-        with ExitStack() as stack:
-            if op.device:
-                stack.enter_context(tf.device(op.device))
-            stack.enter_context(tf.control_dependencies(before))
-            inputs = [self.tensors[t.name] for t in op.inputs]
-            if self.flag is not None and op.name in self.constants and is_big(op):
-                inputs[0] = tf.raw_ops.SelectV2(condition=self.flag, t=inputs[0], e=inputs[0])
-            new = copy_op(op, inputs, f"{op.name}{_AGAIN}{number}" if number else op.name)
-        for old, fresh in zip(op.outputs, new.outputs, strict=True):
-            self._is_now(old, fresh)
+        new = f"{op.name}{_AGAIN}{number}" if number else str(op.name)
+        inputs = [self.tensors[t.name] for t in op.inputs]
+        if self.flag is not None and op.name in self.constants and is_big(op):
+            choice = self.nodes.add("SelectV2", [self.flag, inputs[0], inputs[0]], before, T=op.inputs[0].dtype)
+            inputs[0] = f"{choice}:0"
+        if is_stateful(op):
+            before = [*before, *self._in_turn_of_variables(op, new)]
+        self.nodes.copy(self.originals[op.name], new, inputs, before)
+        for place, old in enumerate(op.outputs):
+            self._is_now(old, f"{new}:{place}")
         self.latest[op.name] = new
         for read in {base.op for base in map(root, op.inputs) if base.op.type == "ReadVariableOp"}:
             self.readers[read.inputs[0].name].append(new)
 
-    def _is_now(self, old: tf.Tensor, fresh: tf.Tensor) -> None:
+    def _in_turn_of_variables(self, op: tf.Operation, new: str) -> list[str]:
+        """What has to be over so that variables are read and changed in the order of the schedule."""
+        before: list[str] = []
+        read, changed = resources_of(op)
+        for handle in (*read, *changed):
+            if handle.name in self.changed:
+                before.append(self.changed[handle.name])
+        for handle in read:
+            self.used[handle.name].append(new)
+        for handle in changed:
+            before += self.used.pop(handle.name, [])
+            self.changed[handle.name] = new
+        if not read and not changed:
+            before += [self.last_effect] if self.last_effect is not None else []
+            self.last_effect = new
+        if op.type != "ReadVariableOp":
+            self.effects.append(new)
+        return before
+
+    def _unknown(self, arguments: Sequence[tf.Tensor]) -> str | None:
+        """True or False, which only the batch can tell; None if nothing in it can."""
+        for tensor, name in zip(arguments, self.inputs, strict=False):
+            dtype = tensor.dtype
+            if (dtype.is_floating or dtype.is_integer or dtype.is_bool) and tensor_bytes(tensor):
+                number = self.nodes.first_number(name, dtype)
+                scalar = self.nodes.add("Squeeze", [number], T=dtype)
+                return self.nodes.add("Cast", [f"{scalar}:0"], SrcT=dtype, DstT=tf.bool, Truncate=False) + ":0"
+        return None
+
+    def _is_now(self, old: tf.Tensor, fresh: str) -> None:
         """Note the newest copy of a tensor; views of the copy before are forgotten."""
         self.tensors[old.name] = fresh
         base = root(old)
@@ -230,18 +261,16 @@ class _Emitter:
         else:
             self.views.setdefault(base.name, []).append(old.name)
 
-    def _leave_out(self, op: tf.Operation, before: list[tf.Operation]) -> tf.Operation:
+    def _leave_out(self, op: tf.Operation, before: list[str]) -> str:
         """Something without effect in place of an op: it reads one number of each input, so that these are computed."""
-        with tf.control_dependencies(before):
-            for tensor in op.inputs:
-                if not is_handle(tensor) and tensor_bytes(tensor):
-                    number = tf.raw_ops.Slice(input=tf.reshape(self.tensors[tensor.name], [-1]), begin=[0], size=[1])
-                    self.left_out.append(number)
-            return self.left_out[-1].op if self.left_out else tf.no_op()
+        for tensor in op.inputs:
+            if not is_handle(tensor) and tensor_bytes(tensor):
+                self.left_out.append(self.nodes.first_number(self.tensors[tensor.name], tensor.dtype, before))
+        return self.left_out[-1].partition(":")[0] if self.left_out else self.nodes.add("NoOp", [], before)
 
-    def _ordered_before(self, op: tf.Operation) -> list[tf.Operation]:
+    def _ordered_before(self, op: tf.Operation) -> list[str]:
         """Copies of the ops that `op` was made to wait for."""
-        found: list[tf.Operation] = []
+        found: list[str] = []
         stack, seen = list(op.control_inputs), set()
         while stack:
             other = stack.pop()
@@ -267,11 +296,3 @@ def _constants(ops: Sequence[tf.Operation]) -> set[str]:
         if known and op.inputs and not is_stateful(op):
             found.add(op.name)
     return found
-
-
-def _unknown(arguments: Sequence[tf.Tensor]) -> tf.Tensor | None:
-    """True or False, which only the batch can tell; None if nothing in it can."""
-    for tensor in arguments:
-        if (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool) and tensor_bytes(tensor):
-            return tf.cast(tf.reshape(tensor, [-1])[0], tf.bool)
-    return None

@@ -23,7 +23,7 @@ from .op_kinds import CALLS, CHOICES
 from .overlap import overlapping
 from .plan import Plan
 from .priority import prioritized
-from .replay import Run, replay, uncounted
+from .replay import peak_of, uncounted
 
 #: In the order in which they are tried.
 MODES = ("sparse", "full", "eager")
@@ -91,13 +91,9 @@ class Executor:
         return self._overlapping is not None
 
     @cached_property
-    def _runs(self) -> list[Run]:
-        return replay(self.captured, self.plan.schedule.steps)
-
-    @cached_property
     def _largest(self) -> int:
         """Bytes of the largest block of memory that an op asks for."""
-        return max((run.largest_block for run in self._runs), default=0)
+        return max((run.largest_block for run in self.plan.runs), default=0)
 
     @property
     def mode(self) -> str:
@@ -106,13 +102,15 @@ class Executor:
     @cached_property
     def _left_out(self) -> int:
         """Bytes that rehearsals do not see: they leave out what changes variables, and with it what that takes."""
-        with_it = max((run.during for run in self._runs), default=0)
-        return with_it - max((run.during - run.outdated for run in self._runs), default=0)
+        with_it = max((run.during for run in self.plan.runs), default=0)
+        return with_it - max((run.during - run.outdated for run in self.plan.runs), default=0)
 
     @cached_property
     def uncounted(self) -> int:
         """Bytes at the peak that TensorFlow takes and does not count."""
-        return 0 if counts_small_blocks(default_device()) else uncounted(self.captured, self.plan.schedule.steps)
+        if counts_small_blocks(default_device()):
+            return 0
+        return uncounted(self.captured, self.plan.schedule.steps, peak_of(self.captured, self.plan.runs))
 
     @cached_property
     def _least(self) -> int:
@@ -120,7 +118,7 @@ class Executor:
         kinds = {op.type for op in self.captured.traced.ops}
         if not kinds & CALLS:
             return 0
-        modelled = max(run.during for run in self._runs)
+        modelled = max(run.during for run in self.plan.runs)
         return modelled + (modelled // _UNSEEN if kinds & CHOICES else 0) - self.captured.traced.fixed_bytes
 
     def prepare(self) -> None:
@@ -139,30 +137,49 @@ class Executor:
             self._mode, overlapping, self._part, self.added_in_turn = found
             self._overlapping = overlapping if self._may_overlap else None
 
-    def rehearse(self, limit: int, *, everything: bool = False, whole: bool = False) -> int | None:
-        """Bytes that the schedule adds at its peak, found by runs on zeros that change nothing; None if that cannot be done.
+    def rehearse(self, limit: int, *, whole: bool = False) -> int | None:
+        """Bytes that the schedule adds at its peak with ops one by one, found by runs on zeros that change nothing.
 
-        First with ops one by one. If that keeps to `limit` bytes, all ops overlap, or else those that ask for little, if they leave
-        more room than that: they run in another order each time.
+        None if that cannot be done.
 
         Args:
-            everything: do not try overlap of small ops only. whole: find the peak also beyond the limit, of ops one by one.
+            limit: bytes that it may add. whole: find the peak also beyond them.
         """
         self._limit, self._overlapping = limit, None
-        added = self.added_in_turn = self._rehearse(limit, whole)
-        if added is None or added > limit or whole or not self._may_overlap:
-            return added
+        self.added_in_turn = self._rehearse(limit, whole)
+        return self.added_in_turn
+
+    def overlapped(self, *, everything: bool = False) -> Iterator[tuple[Executor, int] | None]:
+        """After a rehearsal, ways to run the same schedule with ops that overlap: all of them, or else those that ask for little.
+
+        After each that was tried out comes None, or at last one that leaves more room than is needed, for ops run in another order each
+        time; and the bytes that it adds.
+
+        Args:
+            everything: do not try overlap of small ops only.
+        """
+        limit, added = self._limit, self.added_in_turn
+        if added is None or added > limit or not self._may_overlap:
+            return
         little = min(limit - added, self._largest) // 2
         for block, part in product((self._largest,) if everything else (self._largest, little), _PARTS):
             further = limit - max((limit + self.captured.traced.fixed_bytes) // _FURTHER, block // 2)
             if added > further or self.mode != "sparse":
                 continue
-            self._overlapping, self._part = block, part
-            overlapped = self._rehearse(further)
-            if self.overlaps and overlapped is not None and overlapped <= further:
-                return overlapped
-            self._overlapping = None
-        return added
+            other = self._with_overlap(block, part)
+            overlapped = other._rehearse(further)
+            if other.overlaps and overlapped is not None and overlapped <= further:
+                yield other, overlapped
+                return
+            yield None
+
+    def _with_overlap(self, largest: int, part: int) -> Executor:
+        """Another executor of the same plan, whose runs overlap if they ask for blocks of at most so many bytes."""
+        other = Executor(self.captured, self.plan, self._may_overlap)
+        other.added_in_turn, other._limit, other._mode = self.added_in_turn, self._limit, self._mode
+        other._overlapping, other._part = largest, part
+        other.uncounted = self.uncounted  # as it takes long to find
+        return other
 
     def _rehearse(self, limit: int, whole: bool = False) -> int | None:
         """As `rehearse`, for ops that overlap or not.
@@ -238,22 +255,16 @@ class Executor:
 
     def inline(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Emit the step into the graph that is being built."""
-        return emit(self.captured, self.plan.schedule.steps, flat)
+        return emit(self.captured, self.plan.schedule.steps).place(flat)
 
     def _graph(self, dry: bool = False) -> Any:
-        traced = self.captured.traced
-        specs = [tf.TensorSpec(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
-        plan, steps = self.plan, self.plan.schedule.steps
+        plan = self.plan
         waits = None
         if self._overlapping is not None:
             limit = plan.budget - plan.reserved - plan.budget // self._part
-            waits = overlapping(self._runs, limit, self._overlapping)
-
-        def step(*arguments: tf.Tensor) -> list[tf.Tensor]:
-            return emit(self.captured, steps, arguments, self.mode, dry, waits)
-
-        function = tf.function(step, autograph=False).get_concrete_function(*specs)
-        return prioritized(function, self._seconds) if self.overlaps else function
+            waits = overlapping(plan.runs, limit, self._overlapping)
+        emitted = emit(self.captured, plan.schedule.steps, self.mode, dry, waits, plan.runs)
+        return (prioritized(emitted, self._seconds) if self.overlaps else emitted).function()
 
     def _seconds(self, name: str) -> float:
         cost = self.captured.costs.get(original(name))

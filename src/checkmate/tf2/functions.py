@@ -48,6 +48,16 @@ def changes_something(op: tf.Operation) -> bool:
     )
 
 
+def resources_of(op: tf.Operation) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Handles of variables and the like that an op reads, and those that it may change."""
+    handles = {tensor.name: number for number, tensor in enumerate(op.inputs) if tensor.dtype == tf.resource}
+    if op.type == "ReadVariableOp" or op.type in READERS:
+        return [op.inputs[number] for number in handles.values()], []
+    only_read = set(op.node_def.attr["_read_only_resource_inputs"].list.i) if op.type in CALLS else set()
+    reads = [op.inputs[number] for number in handles.values() if number in only_read]
+    return reads, [op.inputs[number] for number in handles.values() if number not in only_read]
+
+
 def lasting_bytes(op: tf.Operation) -> int:
     """Bytes that the graphs an op calls make in their first run and keep: large constants, and what stands for outputs of branches
     that are not taken."""

@@ -38,11 +38,6 @@ def copy_op(op: tf.Operation, inputs: Sequence[tf.Tensor], name: str) -> tf.Oper
     )
 
 
-def add_control_edge(before: tf.Operation, after: tf.Operation) -> None:
-    """Make `after` wait for `before`, also where a data edge says so already."""
-    after._add_control_inputs([before])
-
-
 def captured_in(tensor: tf.Tensor) -> tf.Tensor:
     """What stands for a tensor from outside, such as the handle of a variable, in the graph that is being built."""
     return framework_ops.get_default_graph().capture(tensor)
@@ -54,6 +49,33 @@ def copy_functions(source: tf.Graph) -> None:
     for function in source._functions.values():
         if not graph._is_function(function.name):
             graph._add_function_recursive(function)
+
+
+def op_definition(kind: str) -> Any:
+    """The `OpDef` of a type of op."""
+    return op_def_registry.get(kind)
+
+
+def add_function(definition: Any, source: tf.Graph) -> None:
+    """Make a `FunctionDef` known to TensorFlow, and what a traced graph calls where it is not known yet."""
+    context = eager_context.context()
+    context.ensure_initialized()
+    for function in source._functions.values():
+        if not context.has_function(function.name):
+            context.add_function_def(function.cached_definition)
+    context.add_function_def(definition)
+
+
+def remove_function(name: str) -> None:
+    """Forget a function that `add_function` made known."""
+    context = eager_context.context()
+    if context.has_function(name):
+        context.remove_function(name)
+
+
+def call_function(name: str, inputs: Sequence[tf.Tensor], outputs: int) -> list[tf.Tensor]:
+    """Run a function that `add_function` made known."""
+    return eager_context.context().call_function(name.encode(), list(inputs), outputs) or []
 
 
 def function_definition(graph: tf.Graph, name: str) -> Any:
@@ -111,7 +133,8 @@ def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.
     try:
         try:
             with cancellation.CancellationManagerContext(cancelled), _without_memory_rewriting():
-                function(*arguments)
+                # Not by calling `function`, which would collect where each op was made in order to say it in the error.
+                call_function(function.name.decode(), [*arguments, *function.captured_inputs], len(function.outputs))
         except tf.errors.CancelledError:
             pass
         else:
@@ -194,20 +217,21 @@ def onednn_is_on() -> bool:
 
 def variable_bytes(handle: tf.Tensor) -> int:
     """Bytes of the variable (or whatever else) behind a resource handle; 0 where that is not known."""
-    data = getattr(handle, "_handle_data", None)
-    if data is None or not data.is_set:
-        return 0
     total = 0
-    for entry in data.shape_and_type:
-        shape = tf.TensorShape(entry.shape)
+    for dtype, size in variable_shapes(handle):
+        shape = tf.TensorShape(size)
         if shape.is_fully_defined():
-            total += (shape.num_elements() or 0) * tf.dtypes.as_dtype(entry.dtype).size
+            total += (shape.num_elements() or 0) * tf.dtypes.as_dtype(dtype).size
     return total
+
+
+def variable_shapes(handle: tf.Tensor) -> list[tuple[Any, Any]]:
+    """Types and shapes, as TensorFlow stores them, of the variable (or whatever else) behind a resource handle, where they are known."""
+    data = getattr(handle, "_handle_data", None)
+    return [(entry.dtype, entry.shape) for entry in data.shape_and_type] if data is not None and data.is_set else []
 
 
 def variable_type(handle: tf.Tensor) -> tf.DType | None:
     """The type of element of the variable behind a resource handle; None where that is not known."""
-    data = getattr(handle, "_handle_data", None)
-    if data is None or not data.is_set or len(data.shape_and_type) != 1:
-        return None
-    return tf.as_dtype(data.shape_and_type[0].dtype)
+    known = variable_shapes(handle)
+    return tf.as_dtype(known[0][0]) if len(known) == 1 else None

@@ -8,11 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from ..errors import CheckmateError
-from ..planning import Options
 from ..units import Budget
 from .keras_coverage import covered, trained_as_at_first, warn_of_other_training
 from .keras_shapes import PlainTraces, layout, without_options
 from .keras_step import check_backend, is_complete, refuse_distributed
+from .options import Options
 from .plan import Plan
 from .specs import dense
 from .step import PlannedStep

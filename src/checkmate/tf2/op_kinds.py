@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
@@ -33,6 +34,9 @@ CALLS = frozenset(
 
 #: Where a graph keeps what its ops were found to hold.
 _HELD = "checkmate_held"
+
+#: Bytes of the tensors of a graph by name: they are asked for a hundred times each.
+_SIZES: WeakKeyDictionary[tf.Graph, dict[str, int]] = WeakKeyDictionary()
 
 #: They choose among graphs by their first input.
 CHOICES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
@@ -116,6 +120,7 @@ class Held:
 def note_held(graph: tf.Graph, found: Mapping[str, Held]) -> None:
     """Keep with a graph what its ops were found to hold, by the name of the op."""
     graph.add_to_collection(_HELD, dict(found))
+    _SIZES.pop(graph, None)
 
 
 def held(op: tf.Operation) -> Held | None:
@@ -129,8 +134,20 @@ def held(op: tf.Operation) -> Held | None:
 def tensor_bytes(tensor: tf.Tensor) -> int:
     """Bytes of a tensor: as far as they were not found by running its op, 0 for handles and for sizes not known beforehand."""
     graph = getattr(tensor, "graph", None)
-    if graph is not None and graph.get_collection_ref(_HELD) and (found := held(tensor.op)) is not None:
-        return found.outputs[tensor.value_index]
+    if graph is None:  # not of a graph, but there
+        return _bytes_by_shape(tensor)
+    sizes = _SIZES.get(graph)
+    if sizes is None:
+        sizes = _SIZES[graph] = {}
+    name = tensor.name
+    size = sizes.get(name)
+    if size is None:
+        found = held(tensor.op)
+        size = sizes[name] = _bytes_by_shape(tensor) if found is None else found.outputs[tensor.value_index]
+    return size
+
+
+def _bytes_by_shape(tensor: tf.Tensor) -> int:
     if tensor.dtype in (tf.resource, tf.variant, tf.string) or not tensor.shape.is_fully_defined():
         return 0
     return (tensor.shape.num_elements() or 0) * tensor.dtype.size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
@@ -14,7 +14,7 @@ from ..graph import Graph
 from ..planning import Allowance, Options, accelerator_budget, host_budget
 from .capture import Captured
 from .op_kinds import root
-from .replay import replay_peak
+from .replay import Run, peak_of, replay
 
 
 @dataclass(eq=False)
@@ -23,9 +23,11 @@ class Plan(planning.Plan):
 
     Attributes:
         mode: how the order is kept: "sparse", "full" or "eager"; None before the first step.
+        runs: of the ops of its schedule.
     """
 
     mode: str | None = None
+    runs: list[Run] = field(default_factory=list, repr=False)
 
 
 def automatic_budget() -> int:
@@ -52,12 +54,13 @@ def make_plan(captured: Captured, options: Options, allowance: Allowance, others
         InfeasibleBudget: its numbers count everything, as the user's budget does.
     """
     plan = planning.make_plan(captured.graph, options, allowance, Plan, others)
-    peak = replay_peak(captured, plan.schedule.steps)
+    plan.runs = replay(captured, plan.schedule.steps)
+    peak = peak_of(captured, plan.runs)
     if peak > allowance.limit:
         with suppress(InfeasibleBudget):
             steps = planning.make_plan(_with_outputs_once(captured), options, allowance, Plan).schedule.steps
-            if (other := replay_peak(captured, steps)) < peak:
-                plan.schedule, peak = replace(plan.schedule, steps=steps), other
+            if (other := peak_of(captured, runs := replay(captured, steps))) < peak:
+                plan.schedule, plan.runs, peak = replace(plan.schedule, steps=steps), runs, other
     plan.modelled_peak = peak + allowance.reserved
     return plan
 

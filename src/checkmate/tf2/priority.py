@@ -11,38 +11,21 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from graphlib import TopologicalSorter
-from typing import Any
 
-import tensorflow as tf
-
-from .internals import captured_in
+from .nodes import Emitted
 
 
-def prioritized(function: Any, seconds: Callable[[str], float]) -> Any:
-    """The same concrete function with its nodes in another order.
+def prioritized(emitted: Emitted, seconds: Callable[[str], float]) -> Emitted:
+    """The same nodes in another order.
 
     Args:
-        function: a concrete function of flat tensors. seconds: that the op of a name takes.
+        seconds: that the op of a name takes.
     """
-    definition = function.graph.as_graph_def()
-    nodes = {node.name: node for node in definition.node}
-    given = {place.name.partition(":")[0] for place in function.inputs}
     before = {
-        node.name: [name for name in dict.fromkeys(map(_node, node.input)) if name not in given]
-        for node in definition.node
-        if node.name not in given
+        node.name: [name for name in dict.fromkeys(map(_node, node.input)) if name not in emitted.arguments]
+        for node in emitted.nodes
     }
-    read = {_node(name) for node in definition.node for name in node.input}
-    ordered = tf.compat.v1.GraphDef(versions=definition.versions, library=definition.library)
-    ordered.node.extend(nodes[name] for name in in_order_of_priority(before, seconds))
-
-    def step(*arguments: tf.Tensor) -> list[tf.Tensor]:
-        inputs = [*arguments, *map(captured_in, function.captured_inputs)]
-        places = {place.name: tensor for place, tensor in zip(function.inputs, inputs, strict=True) if place.op.name in read}
-        return tf.graph_util.import_graph_def(ordered, places, [tensor.name for tensor in function.outputs], name="")
-
-    specs = [tf.TensorSpec(t.shape, t.dtype) for t in function.inputs[: len(function.inputs) - len(function.captured_inputs)]]
-    return tf.function(step, autograph=False).get_concrete_function(*specs)
+    return emitted.in_order(in_order_of_priority(before, seconds))
 
 
 def in_order_of_priority(before: Mapping[str, Sequence[str]], seconds: Callable[[str], float]) -> list[str]:

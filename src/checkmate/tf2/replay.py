@@ -146,12 +146,11 @@ class _Values:
         return found
 
 
-def replay_peak(captured: Captured, steps: Sequence[Step]) -> int:
-    """Peak bytes of the schedule when nothing overlaps, fixed memory included."""
-    return max((run.during for run in replay(captured, steps)), default=captured.graph.fixed_memory)
+def peak_of(captured: Captured, runs: Sequence[Run]) -> int:
+    """Peak bytes of the runs of a replay when nothing overlaps, fixed memory included."""
+    return max((run.during for run in runs), default=captured.graph.fixed_memory)
 
 
-def uncounted(captured: Captured, steps: Sequence[Step]) -> int:
+def uncounted(captured: Captured, steps: Sequence[Step], peak: int) -> int:
     """Bytes of the schedule's peak that TensorFlow's counter does not see where it leaves out small blocks."""
-    counted = max((run.during for run in replay(captured, steps, counted_bytes)), default=captured.graph.fixed_memory)
-    return max(0, replay_peak(captured, steps) - counted)
+    return max(0, peak - peak_of(captured, replay(captured, steps, counted_bytes)))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import tensorflow as tf
 
+from .. import planning
 from ..errors import BudgetWarning, CheckmateError, InfeasibleBudget
-from ..planning import FREE, Allowance, Margins, Options
+from ..planning import FREE, Allowance, Margins
+from ..planning.progress import PlanningProgress
 from ..planning.rehearsal import SPARE, Policy
 from ..planning.rehearsal_cache import Notebook
 from .calls import find_calls
@@ -20,6 +22,7 @@ from .capture import Captured, capture, planned_ops
 from .execute import Executor
 from .measure import default_device, make_room, measure, watch
 from .op_groups import make_groups
+from .options import Options
 from .plan import Plan, automatic_budget, make_plan
 from .profile import profile_ops, tf_environment
 from .trace import trace
@@ -31,18 +34,24 @@ _LITTLE, _MORE_ROOM = 1.05, 4
 #: Seconds of a step whose ops may overlap; those of a longer one are large enough to use all of the machine one by one.
 _QUICK = 1.0
 
-#: Profiles the ops of a trace; the tests put another in its place.
+#: A plan that is made after another one for the same step, with a little more or less room, gets this part of the time, and need not be
+#: proven to be nearer to the best than this.
+_AGAIN, _NEAR = 3, 0.005
+
+#: Profiles the ops of a trace, and a clock in seconds; the tests put others in their places.
 _profile = profile_ops
+_clock = time.monotonic
 
 
 def capture_step(
     function: Callable[..., Any],
     specs: Sequence[Any],
-    options: Options,
+    options: planning.Options,
     name: str = "step",
     *,
     to_run: Callable[[int], int] | None = None,
     varying_batch: bool = False,
+    progress: PlanningProgress | None = None,
 ) -> Captured:
     """Trace a step function and find what each of its ops costs. Nothing is trained.
 
@@ -50,8 +59,10 @@ def capture_step(
         specs: nests of `tf.TensorSpec` with static shapes, one per argument.
         to_run: from the plain peak of the step in bytes to the budget that it will run under, so that the memory pool had better be
             in order; None if it will not run.
-        varying_batch: as in `PlannedStep`.
+        varying_batch: as in `PlannedStep`. progress: it is told what is done.
     """
+    progress = progress or PlanningProgress(name, False)
+    progress.say("tracing the step")
     traced = trace(function, specs, varying_batch=varying_batch)
     find_calls(traced.ops, tf_environment(default_device()))
     groups = make_groups(traced)
@@ -59,7 +70,8 @@ def capture_step(
         sizes = capture(traced, groups, {op.name: FREE for op in planned_ops(groups)}, name).graph
         plain_peak = sizes.no_recompute_peak
         make_room(min(plain_peak, to_run(plain_peak)))
-    return capture(traced, groups, _profile(planned_ops(groups), options.cost_model), name)
+    measured = partial(progress.count, "measuring ops")
+    return capture(traced, groups, _profile(planned_ops(groups), options.cost_model, measured), name)
 
 
 class PlannedStep:
@@ -136,7 +148,7 @@ def _warn_of_unknown_sizes(tensors: Sequence[tf.Tensor]) -> None:
             "as nothing, and the step may take more; do before the model, in the input pipeline, what leaves sizes open, such as "
             "splitting text into words",
             BudgetWarning,
-            stacklevel=6,
+            stacklevel=7,
         )
 
 
@@ -145,19 +157,33 @@ class _Shaped:
 
     def __init__(self, owner: PlannedStep, specs: Sequence[Any], margin: int):
         self.owner = owner
+        self.passed: int | None = None  # bytes that the last step took above the budget
+        self.warned: set[str] = set()
+        self._began = self._trial_began = _clock()
+        with PlanningProgress(owner.name, owner.options.progress) as self._progress:
+            self._plan(specs, margin)
+
+    def _plan(self, specs: Sequence[Any], margin: int) -> None:
+        owner = self.owner
+        varying = owner.varying_batch
         self.captured = capture_step(
-            owner.function, specs, owner.options, owner.name, to_run=owner.total, varying_batch=owner.varying_batch
+            owner.function, specs, owner.options, owner.name, to_run=owner.total, varying_batch=varying, progress=self._progress
         )
         if not owner.plans:
             _warn_of_unknown_sizes(self.captured.traced.of_unknown_size)
         budget, reserved = owner.total(self.captured.graph.no_recompute_peak), owner.options.reserved_bytes()
-        about = {**tf_environment(default_device()), **asdict(replace(owner.options, budget=0))}
+        about = {**tf_environment(default_device()), **owner.options.about()}
         # What a step takes differs a little from process to process.
         margins = Margins(budget, budget // 200 + 1, margin)
         self.policy: Policy[Executor] = Policy(self, margins, Notebook(self.captured.graph, about, reserved, owner.options.order))
-        self.executor = self.policy.choose()
-        self.passed: int | None = None  # bytes that the last step took above the budget
-        self.warned: set[str] = set()
+        self.executor = self.policy.choose(self._enough)
+
+    def _enough(self) -> bool:
+        """Training would have waited too long for a plan if another one were tried out, and then the step made: each takes about as
+        long as the last trial."""
+        now, began = _clock(), self._trial_began
+        self._trial_began = now
+        return now - self._began + 2 * (now - began) >= self.owner.options.plan_seconds
 
     @property
     def plan(self) -> Plan:
@@ -168,33 +194,46 @@ class _Shaped:
     def make(self, budget: int, margin: int, *, again: bool) -> Executor:
         options = self.owner.options
         others = [plan for plan in self.owner.plans if plan.graph is not self.captured.graph]
-        if again:  # nearly the same problem again: less time for it
-            options = replace(options, time_limit=options.time_limit / 3)
+        options = replace(options, time_limit=options.search_seconds)
+        if again:
+            options = replace(options, time_limit=options.time_limit / _AGAIN, gap=max(options.gap, _NEAR))
+        self._progress.say("looking for a schedule" + (" with other room" if again else ""))
         plan = make_plan(self.captured, options, Allowance(budget, options.reserved_bytes(), margin), others)
         return Executor(self.captured, plan, overlap=plan.schedule.cost <= _QUICK)
 
     def rehearse(self, candidate: Executor, *, whole: bool = False) -> int | None:
+        self._trial_began = _clock()
+        self._progress.say(f"trying a schedule out that takes {candidate.plan.schedule.overhead:.3f} times the time of all ops")
         added = candidate.rehearse(self._left(candidate), whole=whole)
         return None if added is None else self._total(candidate, added)
 
-    def improve(self, candidate: Executor) -> Executor:
-        """Where ops run one by one because the plan is just within the budget, or all but small ones: a plan with more room may cost
-        little, and take less time."""
-        if not candidate.wanted_room:
-            return candidate
-        budget = candidate.plan.budget
-        with suppress(InfeasibleBudget):
-            for parts in range(1, _MORE_ROOM + 1):
-                if parts * budget // SPARE < candidate.wanted_room:
-                    continue
-                other = self.make(budget, candidate.plan.margin + parts * budget // SPARE, again=True)
-                if other.plan.schedule.cost > _LITTLE * candidate.plan.schedule.cost:
-                    break
-                added = other.rehearse(self._left(other), everything=True)
-                if added is not None and not other.wanted_room and self._total(other, added) <= budget:
-                    other.plan.rehearsed_peak = self._total(other, added)
-                    return other
-        return candidate
+    def improve(self, candidate: Executor) -> Iterator[Executor]:
+        """Let ops overlap. Where they run one by one because the plan is just within the budget, or all but small ones: a plan with more
+        room may cost little, and take less time."""
+        best, budget = candidate, candidate.plan.budget
+        for found in candidate.overlapped():
+            if found is not None:
+                best = self._seen(*found)
+            yield best
+        for parts in range(1, _MORE_ROOM + 1):
+            if not best.wanted_room or parts * budget // SPARE < best.wanted_room:
+                continue
+            try:
+                other = self.make(budget, best.plan.margin + parts * budget // SPARE, again=True)
+            except InfeasibleBudget:
+                return
+            if other.plan.schedule.cost > _LITTLE * best.plan.schedule.cost:
+                return
+            self.rehearse(other)
+            yield best
+            for found in other.overlapped(everything=True):
+                if found is not None and not found[0].wanted_room and self._total(*found) <= budget:
+                    best = self._seen(*found)
+                yield best
+
+    def _seen(self, executor: Executor, added: int) -> Executor:
+        executor.plan.rehearsed_peak = self._total(executor, added)
+        return executor
 
     def _left(self, executor: Executor) -> int:
         """Bytes that the step may add to what is there before it."""
@@ -210,6 +249,8 @@ class _Shaped:
             return self.captured.traced.pack(self.executor.inline(flat))
         if self.passed is not None:
             self._mend(self.passed)
+        elif (better := self.policy.go_on()) is not None:
+            self._go_on_under(better)
         first = not self.executor.measured
         if first:
             self.executor.prepare()
@@ -237,6 +278,7 @@ class _Shaped:
         in_turn = self.executor.added_in_turn
         if self.executor.overlaps and in_turn is not None:
             self.executor.stop_overlap()
+            self.policy.stop()
             plan.rehearsed_peak = self._total(self.executor, in_turn)
             remedy = "ops run one by one from the next step on"
         else:
@@ -247,12 +289,16 @@ class _Shaped:
 
     def _mend(self, peak: int) -> None:
         """Go on under another plan, or under the best one that is known: training never ends because of a plan that got worse."""
-        old, self.passed = self.plan, None
-        self.executor = self.policy.mend(self.executor, peak)
+        self.passed, self._began = None, _clock()
+        self._go_on_under(self.policy.mend(self.executor, peak, self._enough))
         if self.policy.settled:
             self._warn(f"no plan with more room was found: training goes on under the best one known ({peak} bytes were taken)")
+
+    def _go_on_under(self, executor: Executor) -> None:
+        old, self.executor = self.plan, executor
         self.plan.executions = old.executions
-        self.plan.measured_peak = max(old.measured_peak or 0, self.plan.measured_peak or 0)
+        if old.measured_peak is not None:
+            self.plan.measured_peak = max(old.measured_peak, self.plan.measured_peak or 0)
 
     def _warn(self, message: str, topic: str = "") -> None:
         """Once for each topic."""

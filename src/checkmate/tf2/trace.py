@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -44,6 +44,11 @@ class Traced:
     @property
     def argument_count(self) -> int:
         return len(self.inputs) - len(self.captured)
+
+    @cached_property
+    def nodes(self) -> Mapping[str, Any]:
+        """The node of each op, as TensorFlow stores it, by name."""
+        return {node.name: node for node in self.graph.as_graph_def().node}
 
     @cached_property
     def fixed_bytes(self) -> int:

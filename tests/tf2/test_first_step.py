@@ -1,0 +1,175 @@
+"""The first step is waited for no longer than is said, and nothing is done twice."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import checkmate
+from checkmate.planning import Options
+from checkmate.schedule import Compute
+from checkmate.tf2.emit import emit
+from checkmate.tf2.internals import without_graph_rewriting
+from checkmate.tf2.op_kinds import Held, note_held, tensor_bytes
+from checkmate.tf2.step import capture_step
+from tf2_models import CASES, identical, state, train_plain
+
+STEP, EXECUTE = sys.modules["checkmate.tf2.step"], sys.modules["checkmate.tf2.execute"]
+
+
+@pytest.fixture(autouse=True)
+def _directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(STEP, "_QUICK", float("inf"))  # ops may overlap however slow the machine is
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, *watched: tuple[Any, str]) -> Counter[str]:
+    """How often functions are called, by name."""
+    calls: Counter[str] = Counter()
+
+    def counting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            calls[name] += 1
+            return function(*arguments, **keywords)
+
+        return call
+
+    for owner, name in watched:
+        monkeypatch.setattr(owner, name, counting(name, getattr(owner, name)))
+    return calls
+
+
+def test_trying_out_goes_on_between_steps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """When time is up the schedule was tried out with ops one by one; ways in which they overlap are tried later, one at a time."""
+    monkeypatch.setattr(STEP, "_clock", itertools.count(0, 100).__next__)
+    calls = counted(monkeypatch, (EXECUTE.Executor, "_rehearse"))
+    case = CASES["conv"]()
+    model, optimizer = case.make(), case.optimizer()
+    settings = {"budget": "90%", "time_limit": 2, "gap": 0.05, "plan_seconds": 60, "progress": True}
+    step = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, **settings)
+    said = [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert said[0] == "tracing the step"
+    assert "looking for a schedule" in said
+    assert said[-1].startswith("trying a schedule out")
+    (shaped,) = step._step._steps.values()
+    assert calls["_rehearse"] == 1
+    assert not shaped.executor.overlaps
+    steps = 0
+    while steps < 30 and not shaped.executor.overlaps:
+        before = calls["_rehearse"]
+        step(case.x, case.y)
+        steps += 1
+        assert calls["_rehearse"] <= before + 1
+    assert shaped.executor.overlaps
+    assert calls["_rehearse"] > 1
+    (plan,) = step.plans
+    assert plan.executions == steps
+    assert plan.measured_peak is not None
+    assert plan.measured_peak <= plan.budget
+    assert capsys.readouterr().err == "", "nothing is said between steps"
+    expected, _, _ = train_plain(case, steps=steps)
+    assert identical(state(model, optimizer), expected)
+
+
+def test_a_second_process_only_traces_and_emits(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES["conv"]()
+    settings = {"budget": "80%", "time_limit": 2, "gap": 0.05}
+    checkmate.tf2.compile(case.make(), case.loss, case.optimizer(), case.x, case.y, **settings)
+    calls = counted(monkeypatch, (EXECUTE.Executor, "_rehearse"), (EXECUTE, "emit"), (STEP, "trace"), (STEP, "make_plan"))
+    model, optimizer = case.make(), case.optimizer()
+    step = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, **settings)
+    for _ in range(2):
+        step(case.x, case.y)
+    assert calls == {"trace": 1, "make_plan": 1, "emit": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"plan_seconds": -1}, "plan_seconds must be a number of seconds, 0 or more; it is -1"),
+        ({"plan_seconds": float("nan")}, "0 or more; it is nan"),
+        ({"plan_seconds": True}, "it is True"),
+        ({"plan_seconds": "soon"}, "it is a str"),
+        ({"progress": "yes"}, "progress must be True, False or None; it is a str"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    case = CASES["conv"]()
+    with pytest.raises(checkmate.CheckmateError, match=message):
+        checkmate.tf2.compile(case.make(), case.loss, case.optimizer(), case.x, case.y, **options)
+
+
+def test_half_of_the_time_is_for_the_first_schedule() -> None:
+    assert checkmate.tf2.Options.read({"time_limit": 30}).search_seconds == 30
+    chosen = checkmate.tf2.Options.read({"time_limit": 30, "plan_seconds": 10})
+    assert chosen.search_seconds == 5
+    assert "plan_seconds" not in chosen.about(), "what was found is of use however long it was waited for"
+
+
+def test_no_trial_begins_that_would_end_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a trial of ten seconds there have to be twenty left: for another one, and to make the step."""
+    monkeypatch.setattr(STEP, "_clock", iter([30, 40, 41]).__next__)
+    shaped = object.__new__(STEP._Shaped)
+    shaped.owner = SimpleNamespace(options=checkmate.tf2.Options(plan_seconds=60))
+    shaped._began, shaped._trial_began = 0, 20
+    assert [shaped._enough() for _ in range(3)] == [False, True, False]
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("mode", ["sparse", "full"])
+def test_variables_are_read_and_changed_in_turn(inline: bool, mode: str) -> None:
+    variable, counter = tf.Variable(tf.ones([200, 200])), tf.Variable(0)
+
+    def step(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        before = tf.reduce_sum(variable * x)
+        variable.assign(2 * variable + x)
+        between = tf.reduce_sum(variable * x)
+        variable.assign_add(x)
+        counter.assign_add(1)
+        parts = tf.split(variable - x, 2)
+        return before, between, parts[1] + parts[0]
+
+    x = tf.reshape(tf.range(40_000, dtype=tf.float32), [200, 200]) / 40_000
+    captured = capture_step(step, (tf.TensorSpec(x.shape, x.dtype),), Options(cost_model="flops"))
+    emitted = emit(captured, [Compute(number) for number in range(captured.graph.num_ops)], mode)
+    run = tf.function(lambda x: emitted.place([x]), autograph=False) if inline else emitted.function()
+    found = [[result.numpy() for result in run(x)] for _ in range(3)]
+    after = variable.numpy()
+    assert counter.numpy() == 3
+    variable.assign(tf.ones([200, 200]))
+    plain = tf.function(step, autograph=False)
+    for results in found:
+        for one, other in zip(results, plain(x), strict=True):
+            np.testing.assert_allclose(one, other.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(after, variable.numpy(), rtol=1e-6)
+
+
+def test_a_function_is_gone_with_its_last_reference() -> None:
+    captured = capture_step(lambda x: 2 * x, (tf.TensorSpec([100, 300]),), Options(cost_model="flops"))
+    run: Any = emit(captured, [Compute(number) for number in range(captured.graph.num_ops)]).function()
+    name = run._name
+    with without_graph_rewriting():
+        assert run(tf.ones([100, 300]))[0][0, 0] == 2
+    from tensorflow.python.eager import context
+
+    assert context.context().has_function(name)
+    del run
+    assert not context.context().has_function(name)
+
+
+def test_sizes_that_are_found_later_replace_those_of_before() -> None:
+    graph = tf.Graph()
+    with graph.as_default():
+        tensor = tf.zeros([10, 10])
+    assert tensor_bytes(tensor) == 400
+    note_held(graph, {tensor.op.name: Held(0.0, 0, (7,), (7,))})
+    assert tensor_bytes(tensor) == 7
