@@ -44,7 +44,7 @@ class Feature:
         given: further arguments of `train_on_batch`, from the labels. callbacks: of `fit`, from a folder. metrics: by name.
     """
 
-    optimizer: Callable[[], Any] = partial(optimizers.Adam, 1e-3)
+    optimizer: Callable[[], Any] = lambda: optimizers.Adam(1e-3)
     policy: str = "float32"
     way: str = "batches"
     middle: Callable[[Script], None] | None = None
