@@ -30,6 +30,9 @@ SEED, STEPS = 0, 8
 #: Step -> which part of a full batch it has, where sizes change.
 _PARTS = {3: 0.3, 4: 0.7, 6: 0.3, 7: 0.1}
 
+#: Bytes: TensorFlow's allocator does not count smaller blocks. Networks are large enough that few of their activations are smaller.
+_COUNTED = 256 * 1024
+
 #: Something happens before this step, in the middle of training.
 MIDDLE = 5
 
@@ -92,7 +95,7 @@ class Script:
         for number, (x, y) in enumerate(self.batches[:steps], 1):
             if number == MIDDLE and self.feature.middle is not None:
                 self.feature.middle(self)
-            self.losses.append(self.watch.step(self, partial(call, x, y), (x, y)))
+            self.losses.append(self.watch.step(self, partial(call, x, y), list(map(tensor_bytes, tf.nest.flatten((x, y))))))
 
     def _on_batch(self, x: Any, y: Any) -> Any:
         return self.model.train_on_batch(x, y, return_dict=True, **self.feature.given(y))
@@ -118,10 +121,11 @@ class Script:
         return lambda x, y: step(x, y)
 
     def _fit(self, steps: int) -> None:
+        before = _in_use()
         parts = [tf.concat(one, 0) for one in zip(*(tf.nest.flatten(batch) for batch in self.batches[:steps]), strict=True)]
         data = tf.data.Dataset.from_tensor_slices(tf.nest.pack_sequence_as(self.batches[0], parts)).batch(self.task.examples)
+        batch = list(map(tensor_bytes, tf.nest.flatten(self.batches[0])))
         self.batches, parts = [], []
-        gc.collect()
         script = self
 
         class Watching(keras.callbacks.Callback):
@@ -129,12 +133,13 @@ class Script:
 
             def on_train_begin(self, logs: Any = None) -> None:
                 train = self.model.train_function
-                self.model.train_function = lambda iterator: script.watch.step(script, partial(train, iterator), None)
+                self.model.train_function = lambda iterator: script.watch.step(script, partial(train, iterator), batch, new=True)
 
             def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
                 script.losses.append(dict(logs or {}))
 
-        self.watch.begin()
+        gc.collect()
+        self.watch.leave_out(_in_use() - before)
         with tempfile.TemporaryDirectory() as folder:
             self.model.fit(
                 data, epochs=2, steps_per_epoch=steps // 2, verbose=0, callbacks=[Watching(), *self.feature.callbacks(folder)]
@@ -164,12 +169,12 @@ class Watch:
         self._reset_by_all = tf.config.experimental.reset_memory_stats
         self._at_reset = 0
         tf.config.experimental.reset_memory_stats = self._reset
-        self.begin()
-
-    def begin(self) -> None:
-        """From now on what is made counts."""
         gc.collect()
-        self._start = _in_use()
+        self._start = _in_use()  # what is made from now on counts
+
+    def leave_out(self, amount: int) -> None:
+        """So many bytes have been made that are no part of training."""
+        self._start += amount
 
     def _reset(self, device: str) -> None:
         """checkmate measures the first step of a plan, which is made and tried out in the same call: what comes after counts."""
@@ -185,20 +190,25 @@ class Watch:
                 if isinstance(variable, tf.Variable) and variable.dtype != tf.string:
                     variable.assign(tf.raw_ops.DeepCopy(x=variable))
 
-    def step(self, script: Script, call: Callable[[], Any], batch: Any) -> Any:
-        """Run one step; `batch` was there before it."""
+    def step(self, script: Script, call: Callable[[], Any], batch: list[int], new: bool = False) -> Any:
+        """Run one step.
+
+        Args:
+            batch: bytes of each of its tensors, which were there before the watch; `new`: which are made in the call.
+        """
         number, known, told = len(self.seconds) + 1, len(self._moved), len(self.caught)
         tf.config.experimental.reset_memory_stats("CPU:0")
         began = time.perf_counter()
         result = call()
         self.seconds.append(time.perf_counter() - began)
         peak = int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
-        there = 0 if batch is None else sum(tensor_bytes(one) for one in tf.nest.flatten(batch))
-        late = [one for one in script.variables if id(one) not in self._moved]
-        if late and number == 1 and not known:  # the model was made in this step
-            self.peaks[str(number)] = peak - self._at_reset + there + sum(map(tensor_bytes, script.variables))
+        variables = list(map(tensor_bytes, script.variables))
+        if number == 1 and not known:  # the model was made in this step, and its first values may lie anywhere
+            self.peaks["1"] = peak - self._at_reset + sum(batch) + sum(variables)
         else:
-            self.peaks[str(number)] = peak - self._start + there
+            unseen = [size for size in (*variables, *batch) if size < _COUNTED]
+            unseen += [size for size in batch if size >= _COUNTED and not new]
+            self.peaks[str(number)] = peak - self._start + sum(unseen)
         self.move_in(script)
         messages = [str(one.message) for one in self.caught[told:] if issubclass(one.category, BudgetWarning)]
         if messages:

@@ -41,7 +41,7 @@ def test_plain_training_is_watched(load: Any, feature: str) -> None:
     task = networks.Task(networks.conv, networks.pictures(), examples=4)
     result = script.forked(lambda: script.train(task, script.FEATURES[feature], None, 1.0, None), "unused", 300.0)
     assert result["error"] is None
-    # The six activations and their gradients: of convolutions, norms and ReLUs some are there at the same time.
+    # Of each of the six blocks, the result of its convolution and of its norm or ReLU are there when the backward pass begins.
     one = 4 * 4 * 32 * 32 * 32
     assert list(result["peaks"]) == [str(number) for number in range(1, 9)]
     assert all(6 * one < result["peaks"][str(number)] < 30 * one for number in range(2, 9))
