@@ -392,7 +392,7 @@ class Penalized(keras.Model):
         return self.net(x, training=training)
 
     def train_step(self, data: Any) -> Any:
-        x, y = data
+        x, y, *_ = data
         with tf.GradientTape() as tape:
             with tf.GradientTape() as inner:
                 inner.watch(x)
@@ -411,7 +411,7 @@ def application(name: str, side: int) -> Any:
 
 def weighted_cross_entropy(labels: Any, predictions: Any) -> Any:
     """A loss of the user's own."""
-    there = tf.one_hot(labels, CLASSES)
+    there = tf.one_hot(tf.cast(labels, tf.int32), CLASSES)
     return -tf.reduce_sum(there * tf.math.log(predictions + 1e-6) * tf.square(1 - predictions), axis=-1)
 
 

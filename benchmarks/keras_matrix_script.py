@@ -88,6 +88,7 @@ class Script:
 
     def train(self, steps: int) -> None:
         """All steps."""
+        self.watch.began = time.perf_counter()
         if self.feature.way == "fit":
             self._fit(steps)
             return
@@ -157,10 +158,12 @@ class Watch:
     """What training takes in each step by TensorFlow's allocator: all that lives, from the batch to the optimizer.
 
     Attributes:
-        peaks: bytes by step. seconds: of each. warned: messages of `BudgetWarning` by step.
+        began: when training began, which may plan before its first step. peaks: bytes by step. seconds: of each, the first with what
+            was before it. caught: warnings of Python so far. warned: messages of `BudgetWarning` by step.
     """
 
     def __init__(self) -> None:
+        self.began = time.perf_counter()
         self.peaks: dict[str, int] = {}
         self.seconds: list[float] = []
         self.warned: dict[str, list[str]] = {}
@@ -196,9 +199,10 @@ class Watch:
         Args:
             batch: bytes of each of its tensors, which were there before the watch; `new`: which are made in the call.
         """
-        number, known, told = len(self.seconds) + 1, len(self._moved), len(self.caught)
+        number, known = len(self.seconds) + 1, len(self._moved)
+        told = len(self.caught) if self.seconds else 0
+        began = time.perf_counter() if self.seconds else self.began
         tf.config.experimental.reset_memory_stats("CPU:0")
-        began = time.perf_counter()
         result = call()
         self.seconds.append(time.perf_counter() - began)
         peak = int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
@@ -302,7 +306,7 @@ FEATURES: dict[str, Feature] = {
     "sample-weights": Feature(given=_weights),
     "metrics": Feature(metrics=("accuracy", "sparse_top_k_categorical_accuracy"), middle=_evaluate),
     "freeze-and-compile": Feature(middle=_freeze_and_compile),
-    "freeze-later": Feature(middle=_freeze, sizes=True),
+    "freeze-later": Feature(middle=_freeze),
     "save-and-load": Feature(middle=_save_and_load),
     "export": Feature(middle=_export),
 }
@@ -320,7 +324,7 @@ def train(
         budget: None for plain training. output: file for the variables at the end.
     """
     keras.utils.set_random_seed(SEED)
-    result: dict[str, Any] = {"error": None, "infeasible": None, "peaks": {}, "warnings": {}, "losses": []}
+    result: dict[str, Any] = {"error": None, "infeasible": None, "peaks": {}, "warnings": {}, "losses": [], "step_seconds": []}
     began = time.perf_counter()
     script = None
     with warnings.catch_warnings(record=True) as caught:
