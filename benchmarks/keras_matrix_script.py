@@ -294,7 +294,7 @@ FEATURES: dict[str, Feature] = {
         callbacks=lambda folder: [
             keras.callbacks.EarlyStopping(monitor="loss", patience=5),
             keras.callbacks.ModelCheckpoint(f"{folder}/best.keras", monitor="loss"),
-            keras.callbacks.TensorBoard(f"{folder}/board"),
+            keras.callbacks.CSVLogger(f"{folder}/history.csv"),
             keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5),
         ],
     ),
