@@ -137,7 +137,8 @@ def test_below_the_minimum_the_budget_that_is_named_was_tried_out(more: int) -> 
     assert caught.value.proven_minimum == least.proven_minimum
     named = caught.value.smallest_found
     assert 1 <= len(stage.rehearsed) <= 2
-    assert least.smallest_found + more <= named <= 1.01 * (least.smallest_found + more) + 1
+    assert 1.02 * (least.smallest_found + more) <= named, "a real step may take more than one that was tried out"
+    assert named <= 1.04 * (least.smallest_found + more)
     _, chosen = policy(lambda margin: pytest.fail("was tried out again"), named)
     assert chosen.choose().plan.rehearsed_peak == least.smallest_found + more
 

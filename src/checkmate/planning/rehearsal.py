@@ -15,7 +15,8 @@ from .plan import Plan
 from .rehearsal_cache import Notebook, Outcome, Refusal
 from .replan import Margins, note_excess
 
-#: A first plan leaves this part of the budget free, for what frameworks take beyond what is asked for.
+#: A first plan leaves this part of the budget free, for what frameworks take beyond what is asked for; and so does the plan for a budget
+#: that an error names.
 SPARE = 33
 
 #: By this part of the budget the peak of a real step may well pass that of a rehearsal.
@@ -287,7 +288,8 @@ class Policy(Generic[Candidate]):
         plan, peak = best.plan, best.plan.rehearsed_peak
         if peak is None:
             return Refusal(proven, plan.budget)
-        named = max(plan.budget, peak + peak // (_NOISE - 1) + 1)
+        # Nobody knows how real steps under it will turn out, and it is a promise: it leaves as much free as a first plan does.
+        named = max(plan.budget, peak + peak // (SPARE - 1) + 1)
         self._notebook.remember(named, self._outcome(best).with_margin(plan.margin + named - plan.budget))
         return Refusal(proven, named)
 
