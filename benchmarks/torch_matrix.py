@@ -10,10 +10,14 @@ same weights and over the same batches:
   names instead.
 
 A row passes if the measured peaks of steps 2, 3 and 8 keep to each budget, losses of all steps and final parameters and buffers are
-bit-equal to plain ones (where those repeat themselves; to those of PyTorch's own aot_eager where that differs from plain), and every graph that PyTorch handed over is planned, or a warning told.
-The rows take turns in how they are compiled: by checkmate.torch.compile ("function") and by torch.compile ("name").
+bit-equal to plain ones (where those repeat themselves; to those of PyTorch's own aot_eager where that differs from plain), and every
+graph that PyTorch handed over is planned and nothing else ran where gradients flow, or a warning told so ("in_silence" is what none
+told). The rows take turns in how they are compiled: by checkmate.torch.compile ("function") and by torch.compile ("name").
 
-    python benchmarks/torch_matrix.py [--rows PATTERN ...] [--resume] [--extra-path FOLDER] [--jobs 1] [--output torch_matrix.json]
+    python benchmarks/torch_matrix.py [--rows PATTERN ...] [--levels LEVEL ...] [--resume | --again] [--extra-path FOLDER]
+        [--jobs 1] [--output torch_matrix.json]
+
+With --resume, levels that a row lacks are added to it. Every level notes the commit of the package that it ran with.
 
 Exit code 1 if a row fails. Rows of transformers, timm and diffusers are skipped where these are not installed.
 """
@@ -28,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from importlib.util import find_spec
@@ -97,13 +102,19 @@ def environment(seed: int) -> dict[str, Any]:
 # --- one row, in a process of its own ---
 
 
-def work(architecture: str, feature: str, way: str, time_limit: float, seconds: float, chosen: list[str]) -> dict[str, Any]:
-    """All trainings of a row, each in a process that begins with the packages loaded and nothing else."""
+def work(name: list[str], time_limit: float, seconds: float, chosen: list[str], had: dict[str, Any]) -> dict[str, Any]:
+    """The trainings of a row, each in a process that begins with the packages loaded and nothing else.
+
+    Args:
+        name: architecture, feature, and way of compiling.
+        had: the row as far as it is known; its trainings are not repeated.
+    """
     import torch
     from torch_matrix_networks import TASKS
     from torch_matrix_packages import PACKAGED
     from torch_matrix_script import FEATURES, Run
 
+    architecture, feature, way = name
     package, task = PACKAGED[architecture] if architecture in PACKAGED else (None, TASKS.get(architecture))
     if package is not None and find_spec(package) is None:
         return {"skipped": f"{package} is not installed"}
@@ -118,33 +129,49 @@ def work(architecture: str, feature: str, way: str, time_limit: float, seconds: 
     def run(way: str, budget: int | str | None = None) -> dict[str, Any]:
         return trained(task, FEATURES[feature], Run(way, budget, time_limit), seconds)
 
-    plain, again = run("plain"), run("plain")
-    if plain["error"] is not None:
-        return {"plain": plain, "levels": {}}
-    peak = max(plain["peaks"].values())
-    repeats = same(plain, again)
-    refused = run(way, "1%") if LEAST in chosen else None
-    minimum = refused["infeasible"]["smallest"] if refused and refused["infeasible"] else None
-    levels = {}
+    row = {"levels": {}, "refused": None, "minimum": None, **had}
+    if "peak" not in row:
+        plain, again = run("plain"), run("plain")
+        row["plain"] = plain
+        if plain["error"] is not None:
+            return row
+        row |= {"peak": max(plain["peaks"].values()), "repeats": same(plain, again)}
+    if row["refused"] is None and LEAST in chosen:
+        row["refused"] = run(way, "1%")
+        row["minimum"] = (row["refused"]["infeasible"] or {}).get("smallest")
     for level in chosen:
-        budget = int((1.1 * minimum if minimum else 0) if level == LEAST else SHARES[level] * peak)
+        budget = int(1.1 * (row["minimum"] or 0) if level == LEAST else SHARES[level] * row["peak"])
         if not budget:
             continue
         result = run(way, budget)
         named = (result["infeasible"] or {}).get("smallest", 0)
         if named and level != LEAST:  # what the error names must do
             budget, result = named, run(way, named)
-        result |= {"budget": budget, "was_named": bool(named)}
-        levels[level] = result
-    reference = plain
-    if repeats and not all(same(plain, result) or result["error"] for result in levels.values()):
-        compiled = run("aot_eager")
-        reference = plain if same(plain, compiled) else compiled  # PyTorch's own tracing leads to other kernels
-    for result in levels.values():
+        row["levels"][level] = result | {"budget": budget, "was_named": bool(named), "commit": commit()}
+    _compare(row, lambda: run("aot_eager"))
+    return row
+
+
+def _compare(row: dict[str, Any], compiled: Callable[[], dict[str, Any]]) -> None:
+    """Note which levels equal plain training, or, where all that PyTorch compiles differs from it, what PyTorch compiled."""
+    plain, results = row["plain"], row["levels"].values()
+    reference, row["compared_with"] = plain, "plain"
+    if row["repeats"] and not all(same(plain, result) or result["error"] for result in results):
+        other = compiled()  # PyTorch's own tracing may lead to other kernels
+        if not same(plain, other):
+            reference, row["compared_with"] = other, "aot_eager"
+    for result in results:
         result["equal"] = same(reference, result)
-    compared = "plain" if reference is plain else "aot_eager"
-    made: dict[str, Any] = {"peak": peak, "repeats": repeats, "compared_with": compared, "minimum": minimum}
-    return {**made, "plain": plain, "refused": refused, "levels": levels}
+
+
+def commit() -> str:
+    """Of the package that runs; "-dirty" if it was changed since."""
+    import checkmate
+
+    folder = Path(checkmate.__file__).parent
+    command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=12", "--dirty"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    return process.stdout.strip() or "unknown"
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -210,14 +237,22 @@ def _problems_of(result: dict[str, Any], repeats: bool) -> list[str]:
         found.append(f"over budget: {said}, {'warned' if result['warnings'] else 'no warning'}")
     if repeats and not result["equal"]:
         found.append("losses or parameters differ")
-    if not result["warnings"]:
-        if result["handed_over"] > result["parts"] or result["planned_parts"] < result["parts"]:
-            counts = f"{result['handed_over']} graphs came, {result['parts']} were taken, {result['planned_parts']} are planned"
-            found.append(f"uncovered in silence: {counts}")
-        if not result["parts"]:
-            found.append("uncovered in silence: no graph came")
-        if result["uncovered"]:
-            found.append(f"uncovered in silence: {', '.join(result['uncovered'])}")
+    return found + [f"uncovered in silence: {what}" for what in in_silence(result)]
+
+
+#: Words of the warnings that something is outside all plans.
+_TOLD = ("under the budget", "outside the plan", "cannot be planned")
+
+
+def in_silence(result: dict[str, Any]) -> list[str]:
+    """What ran outside all plans in a training, unless a warning told that something does."""
+    if result["error"] is not None or any(words in message for message in result["warnings"] for words in _TOLD):
+        return []
+    if not result["parts"]:
+        return ["no graph came"]
+    found = list(result["uncovered"])
+    if result["handed_over"] > result["parts"] or result["planned_parts"] < result["parts"]:
+        found.append(f"{result['handed_over']} graphs came, {result['parts']} were taken, {result['planned_parts']} are planned")
     return found
 
 
@@ -249,30 +284,38 @@ HEADER = (
 # --- all rows ---
 
 
-def row_of(architecture: str, feature: str, way: str, options: argparse.Namespace) -> dict[str, Any]:
-    """A row from a process of its own, or what it ended with."""
+def row_of(architecture: str, feature: str, way: str, options: argparse.Namespace, had: dict[str, Any]) -> dict[str, Any]:
+    """A row from a process of its own, or what it ended with; what it had before stays in it."""
     began = time.perf_counter()
-    row: dict[str, Any] = {"architecture": architecture, "feature": feature, "way": way}
+    lacking = [level for level in options.levels if level not in had.get("levels", {})]
     command = [
         sys.executable,
         __file__,
         "--worker",
-        json.dumps([architecture, feature, way, options.time_limit, options.timeout, options.levels]),
+        json.dumps([[architecture, feature, way], options.time_limit, options.timeout, lacking]),
     ]
     settings = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     command += ["--extra-path", str(options.extra_path)] if options.extra_path else []
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=said, text=True, env={**os.environ, **settings}, check=False
+            command,
+            input=json.dumps(had),
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            env={**os.environ, **settings},
+            check=False,
         )
         said.seek(0)
         last = said.read().strip().splitlines()[-1:]
+    row: dict[str, Any] = {**had, "architecture": architecture, "feature": feature, "way": way}
     if process.returncode:
         row["error"] = f"exit code {process.returncode}: {''.join(last)}"
     else:
         row |= json.loads(process.stdout.splitlines()[-1])
-    row["seconds"] = time.perf_counter() - began
+    row["seconds"] = had.get("seconds", 0.0) + time.perf_counter() - began
     row["problems"] = [] if row.get("skipped") else problems(row)
+    row["in_silence"] = {level: silent for level, one in row.get("levels", {}).items() if (silent := in_silence(one))}
     return {**row, "passed": not row["problems"]}
 
 
@@ -293,7 +336,9 @@ def main() -> int:
         default=[*SHARES, LEAST],
         help="90%%, 60%% or 1.1 x minimum (default: all)",
     )
-    parser.add_argument("--resume", action="store_true", help="leave out rows that the output already has")
+    keep = parser.add_mutually_exclusive_group()
+    keep.add_argument("--resume", action="store_true", help="run only what the output lacks")
+    keep.add_argument("--again", action="store_true", help="run the chosen rows anew; the others stay in the output")
     parser.add_argument("--jobs", type=int, default=1, help="rows at a time (default: 1)")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each search of a plan (default: 10)")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for each training (default: 300)")
@@ -304,19 +349,25 @@ def main() -> int:
     if options.extra_path:
         sys.path.append(str(options.extra_path))  # last: what is installed comes first
     if options.worker:
-        print("\n" + json.dumps(work(*json.loads(options.worker))))
+        print("\n" + json.dumps(work(*json.loads(options.worker), json.load(sys.stdin))))
         return 0
-    done = json.loads(options.output.read_text("utf-8"))["rows"] if options.resume and options.output.exists() else []
-    had = {(row["architecture"], row["feature"]) for row in done}
-    chosen = [row for row in rows() if row[:2] not in had and wanted("/".join(row[:2]), options.rows)]
-    data = {"environment": environment(0), "steps": 8, "time_limit": options.time_limit, "levels": options.levels, "rows": done}
+    chosen = [row for row in rows() if wanted("/".join(row[:2]), options.rows)]
+    done: dict[tuple[str, str], dict[str, Any]] = {}
+    if (options.resume or options.again) and options.output.exists():
+        done = {(row["architecture"], row["feature"]): row for row in json.loads(options.output.read_text("utf-8"))["rows"]}
+    if options.again:
+        done = {name: row for name, row in done.items() if name not in [row[:2] for row in chosen]}
+    chosen = [row for row in chosen if set(options.levels) - set(done.get(row[:2], {}).get("levels", {}))]
+    data = {"environment": environment(0), "steps": 8, "time_limit": options.time_limit}
     print(HEADER, flush=True)
     with ThreadPoolExecutor(options.jobs) as pool:
-        for row in pool.map(lambda row: row_of(*row[:2], options.way or row[2], options), chosen):
-            done.append(row)
+        for row in pool.map(lambda row: row_of(*row[:2], options.way or row[2], options, done.get(row[:2], {})), chosen):
+            done[row["architecture"], row["feature"]] = row
             print(line(row), flush=True)
+            order = {row[:2]: number for number, row in enumerate(rows())}
+            data["rows"] = [done[name] for name in sorted(done, key=order.__getitem__)]
             options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    return 0 if all(row["passed"] for row in done) else 1
+    return 0 if all(row["passed"] for row in done.values()) else 1
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,8 @@ def result(**changed: Any) -> dict[str, Any]:
         ({"planned_parts": 1}, "1 are planned"),
         ({"handed_over": 0, "parts": 0, "planned_parts": 0}, "no graph came"),
         ({"uncovered": ["MulBackward0"]}, "MulBackward0"),
-        ({"uncovered": ["MulBackward0"], "warnings": ["a part runs outside"]}, None),
+        ({"uncovered": ["MulBackward0"], "warnings": ["the first step peaked at 1 GiB"]}, "MulBackward0"),
+        ({"uncovered": ["MulBackward0"], "warnings": ["a part of X runs outside the plan"]}, None),
     ],
 )
 def test_verdict(load: Any, changed: dict[str, Any], said: str | None) -> None:
@@ -119,5 +121,56 @@ def test_a_training_shows_what_it_did(load: Any) -> None:
 def test_a_row_that_crashes_is_a_row_that_fails(load: Any, tmp_path: Path) -> None:
     matrix = load("torch_matrix")
     options = type("Options", (), {"time_limit": 1.0, "timeout": 10.0, "levels": [], "extra_path": tmp_path})()
-    row = matrix.row_of("no such network", "sgd", "name", options)
+    row = matrix.row_of("no such network", "sgd", "name", options, {})
     assert not row["passed"] and "exit code 1" in row["problems"][0]
+
+
+def test_what_a_row_lacks_is_added(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, output, ran = load("torch_matrix"), tmp_path / "rows.json", []
+
+    def row_of(architecture: str, feature: str, way: str, options: Any, had: dict[str, Any]) -> dict[str, Any]:
+        lacking = [level for level in options.levels if level not in had.get("levels", {})]
+        ran.append((architecture, feature, lacking))
+        names = {
+            "architecture": architecture,
+            "feature": feature,
+            "way": way,
+            "skipped": "nothing is trained here",
+            "passed": True,
+        }
+        return names | {"levels": {**had.get("levels", {}), **{level: {} for level in lacking}}}
+
+    def run(*arguments: str) -> list[tuple[str, str, list[str]]]:
+        ran.clear()
+        monkeypatch.setattr(sys, "argv", ["torch_matrix.py", "--output", str(output), *arguments])
+        assert matrix.main() == 0
+        return list(ran)
+
+    monkeypatch.setattr(matrix, "row_of", row_of)
+    assert run("--rows", "gpt/sgd", "--levels", "60%") == [("gpt", "sgd", ["60%"])]
+    assert run("--rows", "gpt/sgd", "vit/adamw", "--levels", "90%", "60%", "--resume") == [
+        ("gpt", "sgd", ["90%"]),
+        ("vit", "adamw", ["90%", "60%"]),
+    ]
+    assert run("--rows", "gpt/sgd", "--levels", "90%", "60%", "--resume") == []
+    assert run("--rows", "gpt/sgd", "--levels", "60%", "--again") == [("gpt", "sgd", ["60%"])]
+    rows = json.loads(output.read_text("utf-8"))["rows"]
+    assert [(row["architecture"], list(row["levels"])) for row in rows] == [("gpt", ["60%"]), ("vit", ["90%", "60%"])]
+
+
+def test_trainings_of_a_row_are_not_repeated(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, ran = load("torch_matrix"), []
+
+    def trained(task: Any, feature: Any, run: Any, seconds: float) -> dict[str, Any]:
+        ran.append((run.way, run.budget))
+        infeasible = {"smallest": 50} if run.budget == "1%" else None
+        return result(infeasible=infeasible, peaks={"2": 200}, losses=["0x1p+0"], state="of all parameters")
+
+    monkeypatch.setattr(matrix, "trained", trained)
+    first = matrix.work(["gpt", "sgd", "name"], 1.0, 10.0, ["60%"], {})
+    assert ran == [("plain", None), ("plain", None), ("name", 120)]
+    ran.clear()
+    row = matrix.work(["gpt", "sgd", "name"], 1.0, 10.0, [matrix.LEAST], first)
+    assert ran == [("name", "1%"), ("name", 55)]
+    assert list(row["levels"]) == ["60%", matrix.LEAST] and all(one["equal"] for one in row["levels"].values())
+    assert row["peak"] == 200 and row["minimum"] == 50 and row["levels"]["60%"]["commit"]
