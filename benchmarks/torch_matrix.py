@@ -147,7 +147,7 @@ def work(name: list[str], time_limit: float, seconds: float, chosen: list[str], 
         named = (result["infeasible"] or {}).get("smallest", 0)
         if named and level != LEAST:  # what the error names must do
             budget, result = named, run(way, named)
-        row["levels"][level] = result | {"budget": budget, "was_named": bool(named), "commit": commit()}
+        row["levels"][level] = result | {"budget": budget, "was_named": bool(named), "time_limit": time_limit, "commit": commit()}
     _compare(row, lambda: run("aot_eager"))
     return row
 

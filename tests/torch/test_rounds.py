@@ -148,6 +148,37 @@ def test_what_training_holds_counts() -> None:
         assert plan.measured_peak <= budget
 
 
+class Scored(Stack):
+    """Returns the loss and what it is made of."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # another model
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean(), x.exp()
+
+
+def test_what_is_left_of_earlier_steps_counts_for_as_long_as_it_lives() -> None:
+    torch.manual_seed(0)
+    model, x = Scored(), torch.randn(256, 32)
+    budget = int(0.8 * plain_peak(copy.deepcopy(model), lambda model, _: model(x)[0].backward()))
+    checkmate.torch.compile(model, budget=budget, **FLOPS)
+    kept = []
+
+    def ran() -> checkmate.torch.Plan:
+        before = [plan.executions for plan in checkmate.torch.plans(model)]
+        model.zero_grad()
+        loss, scores = model(x)
+        loss.backward()
+        kept.append(scores)
+        now = checkmate.torch.plans(model)
+        return next(plan for plan, count in zip(now, [*before, 0], strict=False) if plan.executions > count)
+
+    first, second = ran(), ran()
+    del kept[1]  # the scores of the first step stay
+    assert second.outside >= first.outside + x.nbytes
+    assert ran() is second
+
+
 def test_training_goes_on_where_no_plan_has_room() -> None:
     base, x = stack()
     expected = copy.deepcopy(base)

@@ -56,7 +56,7 @@ class Group:
         self._after: dict[Order | None, Order] = {}  # which order followed which
         self._last: Order | None = None
         self._impossible: InfeasibleBudget | None = None
-        self._returned: list[weakref.ref[Any]] = []  # storages that the last round gave to the script
+        self._returned: list[weakref.ref[Any]] = []  # storages that rounds gave to the script
         self._hopeless: set[Order] = set()  # no plan was found
         self._safe: dict[tuple[Part, Bindings], Halves] = {}
 
@@ -154,7 +154,7 @@ class Group:
         """All passes of a round have run: plan it if its order is new, see to its plan if not."""
         for thread in [thread for thread, other in self._open.items() if other is round]:
             del self._open[thread]
-        self._returned = round.returned()
+        self._returned = [reference for reference in self._returned if reference() is not None] + round.returned()
         if round.ended or not any(event.backward for event in round.events):
             return  # nothing was trained
         round.ended = True

@@ -44,7 +44,7 @@ class Planner:
         given: options as keywords. held: what training holds besides its steps.
 
     Attributes:
-        left: bytes that were left of the round before when the last one began.
+        left: bytes that were left of the rounds before when the last one began.
     """
 
     def __init__(self, given: Mapping[str, Any], held: Held):
@@ -65,13 +65,13 @@ class Planner:
         """A round begins: see what training holds.
 
         Args:
-            returned: storages that the last round gave to the script. given: identities of those that this one reads.
+            returned: storages that rounds gave to the script. given: identities of those that this one reads.
         """
         self._gradients = self.held.gradients(device)
         self._held = self.held.now(device)
-        # What the script, or a frame of it that waits for Python's collector, still has of the round before.
-        alive = [storage for reference in returned if (storage := reference()) is not None]
-        self.left = sum(s.nbytes() for s in alive if same_device(s.device, device) and s._cdata not in given)
+        # What the script, or a frame of it that waits for Python's collector, still has of the rounds before.
+        alive = {storage._cdata: storage for reference in returned if (storage := reference()) is not None}
+        self.left = sum(s.nbytes() for key, s in alive.items() if same_device(s.device, device) and key not in given)
         self._allocated = allocated_bytes(device)
 
     def passed(self, plan: StepPlan) -> None:
