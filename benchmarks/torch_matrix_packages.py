@@ -99,7 +99,7 @@ def _steps(number: int, examples: int, length: int) -> Batch:
 
 
 _LLAMA = {**_SIZES, "intermediate_size": 128, "num_key_value_heads": 2, "use_cache": False}
-_T5 = {"vocab_size": 128, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "use_cache": False}
+_T5 = {"vocab_size": 128, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 1, "num_heads": 4, "use_cache": False}
 
 #: The package of each, and what is trained. Those of transformers take labels.
 PACKAGED: dict[str, tuple[str, Task]] = {
@@ -145,7 +145,7 @@ PACKAGED: dict[str, tuple[str, Task]] = {
     ),
     "hf-mixtral": (
         "transformers",
-        Task(_transformer("MixtralForCausalLM", "MixtralConfig", **_LLAMA | {"num_local_experts": 4}), _masked, None),
+        Task(_transformer("MixtralForCausalLM", "MixtralConfig", **_LLAMA | {"num_local_experts": 4, "num_hidden_layers": 1}), _masked, None),
     ),
     "hf-mamba": (
         "transformers",
@@ -161,7 +161,7 @@ PACKAGED: dict[str, tuple[str, Task]] = {
             ),
             _masked,
             None,
-            length=24,
+            length=16,
         ),
     ),
     "timm-resnet50": ("timm", Task(_timm("resnet50", channels=(16, 32, 64, 128)), _images64, F.cross_entropy, examples=12)),

@@ -91,6 +91,19 @@ def test_a_chain_has_the_ops_of_its_parts_and_what_the_script_does() -> None:
     assert by_name["1.up"].recomputable and by_name["1.down back"].recomputable
 
 
+def test_what_the_script_was_seen_to_take_counts() -> None:
+    made = chain(2)
+    graph = join(made.parts, made.pairs, made.events, beside=[7, 100, 0, 50]).graph
+    gaps = {op.name: op.workspace for op in graph.ops if op.name.startswith("script")}
+    # What it takes after event 1 includes the gradient that it hands over.
+    assert gaps == {"script after event 0": 7, "script after event 1": 100 - 10, "script after event 3": 50}
+    assert simulate(graph, steps_from_sequence(graph, range(graph.num_ops))).peak > joined(made).graph.no_recompute_peak
+    part = layer()
+    alone = join([part], [Pair(0, ("x", "w"))], [Event(0), Event(0, True)], beside=[100, 0])
+    assert alone.alone and alone.graph.ops[2].workspace == 90
+    assert join([part], [Pair(0, ("x", "w"))], [Event(0), Event(0, True)], beside=[25, 0]).graph is part.graph  # estimated so
+
+
 def test_gradients_that_meet_are_added_up_and_the_first_sum_is_a_new_value() -> None:
     """Three layers read the output of the first."""
     pairs = [Pair(0, (Link(0, 1) if i else "x", f"w{i}"), frozenset([1])) for i in range(4)]

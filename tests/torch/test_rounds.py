@@ -179,6 +179,51 @@ def test_what_is_left_of_earlier_steps_counts_for_as_long_as_it_lives() -> None:
     assert ran() is second
 
 
+class Headed(nn.Module):
+    """Blocks, and a head and a loss that take more than all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = Stack(depth=2).blocks, nn.Linear(32, 512)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(x), torch.zeros(len(x), dtype=torch.int64))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:a part of")
+def test_what_plain_parts_keep_between_the_passes_counts() -> None:
+    """In a script whose blocks are compiled one by one, the budget that the error names holds from the second step on."""
+    torch.manual_seed(0)
+    base, x = Headed(), torch.randn(256, 32)
+
+    def compiled(budget: int | str) -> tuple[Headed, Callable[[], None]]:
+        model = copy.deepcopy(base)
+        for block in model.blocks:
+            checkmate.torch.compile(block, budget=budget, **FLOPS)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            model(x).backward()
+            optimizer.step()
+
+        return model, step
+
+    with pytest.raises(checkmate.InfeasibleBudget) as caught:
+        compiled("1KiB")[1]()
+    budget = caught.value.smallest_found
+    del caught
+    model, step = compiled(budget)
+    step()
+    for _ in range(2):
+        model.zero_grad()
+        with checkmate.torch.measure("cpu") as seen:
+            step()
+        assert sum(p.nbytes for p in model.parameters()) + x.nbytes + seen.peak - seen.base <= budget
+
+
 def test_training_goes_on_where_no_plan_has_room() -> None:
     base, x = stack()
     expected = copy.deepcopy(base)

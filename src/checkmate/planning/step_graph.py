@@ -44,8 +44,14 @@ class StepGraph:
         return None if self.local[op] is None else self.events[self.times[op] // 2].pair
 
 
-def join(parts: Sequence[PartGraph], pairs: Sequence[Pair], events: Sequence[Event], name: str = "step") -> StepGraph:
-    """The graph of a round. That of a single pair is the graph of its part, as it is.
+def join(
+    parts: Sequence[PartGraph], pairs: Sequence[Pair], events: Sequence[Event], name: str = "step", beside: Sequence[int] = ()
+) -> StepGraph:
+    """The graph of a round. That of a single pair is the graph of its part.
+
+    Args:
+        beside: for each event the bytes that the script was seen to take between it and the next, beyond what it hands over; the
+            estimates of the parts are not lowered.
 
     Raises:
         GraphError: the parts, pairs and events do not fit together.
@@ -55,9 +61,25 @@ def join(parts: Sequence[PartGraph], pairs: Sequence[Pair], events: Sequence[Eve
     part = parts[pairs[0].part]
     if len(pairs) == 1 and len(events) == (1 if part.between is None else 2):
         between = part.graph.num_ops if part.between is None else part.between
+        if part.between is not None and beside:
+            part = _with_script(part, beside[0])
+            given = (part, *given[0][1:]), *given[1:]
         times = [0 if op < between else 1 if op == between else 2 for op in range(part.graph.num_ops)]
         return StepGraph(part.graph, *given, tuple(times), tuple(None if time == 1 else op for op, time in enumerate(times)))
-    return _Joiner(*given).join(name)
+    return _Joiner(*given).join(name, beside)
+
+
+def _with_script(part: PartGraph, taken: int) -> PartGraph:
+    """The part, where the script takes so many bytes between its passes."""
+    graph = part.graph
+    assert part.between is not None
+    between = graph.ops[part.between]
+    workspace = max(between.workspace, taken - bytes_of(graph, between.outputs))
+    if workspace == between.workspace:
+        return part
+    ops = list(graph.ops)
+    ops[part.between] = replace(between, workspace=workspace)
+    return replace(part, graph=Graph(ops, graph.values, graph.fixed_memory, graph.name))
 
 
 # --- joining ---
@@ -109,12 +131,14 @@ class _Joiner:
         self.sums: set[int] = set()  # gradients that were added up
         self.leaves: set[Hashable] = set()  # keys of inputs that have a gradient already
 
-    def join(self, name: str) -> StepGraph:
+    def join(self, name: str, beside: Sequence[int]) -> StepGraph:
         for number, event in enumerate(self.events):
             if event.backward:
                 self._backward(number, event.pair)
             else:
                 self._forward(number, event.pair)
+        for gap, taken in zip(self.gaps, beside, strict=False):
+            gap.workspace = max(gap.workspace, taken - sum(self.values[value].size for value in gap.makes))
         self._settle()
         return self._finish(name)
 

@@ -6,7 +6,7 @@ import inspect
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from functools import wraps
 from typing import Any
@@ -199,6 +199,45 @@ def _outside(tensor: torch.Tensor) -> set[str]:
             found.add(name)
         stack.extend(following for following, _ in node.next_functions)
     return found
+
+
+def saved_outside(
+    roots: Sequence[Any], counted: Container[int]
+) -> tuple[dict[int, torch.UntypedStorage], dict[int, torch.UntypedStorage]]:
+    """Storages on the CPU, by identity, that nodes behind these tensors hold and no planned graph knows.
+
+    Args:
+        counted: identities of storages to leave out.
+
+    Returns:
+        Those of nodes made before the last planned graph ran, and of later ones.
+    """
+    nodes: dict[Any, None] = {}
+    stack = [root.grad_fn if isinstance(root, torch.Tensor) else getattr(root, "node", None) for root in roots]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in nodes:
+            nodes[node] = None
+            stack.extend(following for following, _ in node.next_functions)
+    planned = [node for node in nodes if type(node).__name__.startswith("CompiledFunction")]
+    last = max((node._sequence_nr() for node in planned), default=-1)
+    early: dict[int, torch.UntypedStorage] = {}
+    late: dict[int, torch.UntypedStorage] = {}
+    for node in nodes.keys() - planned:
+        for tensor in _saved_by(node):
+            storage = tensor.untyped_storage()
+            if tensor.device.type == "cpu" and storage._cdata not in counted:
+                (early if node._sequence_nr() < last else late)[storage._cdata] = storage
+    return early, {key: storage for key, storage in late.items() if key not in early}
+
+
+def _saved_by(node: Any) -> Iterator[torch.Tensor]:
+    for name in dir(node):
+        if name.startswith("_saved_") or name == "saved_tensors":
+            with suppress(Exception):  # it is gone, or was saved by a hook that does not give it back
+                for one in tree_leaves(getattr(node, name)):
+                    if type(one) in (torch.Tensor, torch.nn.Parameter) and one.layout is torch.strided:
+                        yield one
 
 
 def _warn_outside(coverage: Coverage, names: list[str], breaks: Sequence[str]) -> None:

@@ -24,12 +24,15 @@ from .held import Held
 from .part import Part, Ticket
 from .planner import Planner
 from .rounds import Order, Round, Run
+from .script_memory import NOTHING, Script, ScriptMemory
 from .sizes import Bindings
 from .step_plan import Pass, StepPlan, order_of, own_storages, passes_of
 from .watch import no_room, report_excess, warn
 
 #: An order is planned anew so many times because training holds more than before; then the last plan stays.
 _GROWTHS = 8
+#: What the script takes between passes is recorded in so many rounds at most: it takes time.
+_RECORDED = 32
 
 
 class Group:
@@ -59,6 +62,8 @@ class Group:
         self._returned: list[weakref.ref[Any]] = []  # storages that rounds gave to the script
         self._hopeless: set[Order] = set()  # no plan was found
         self._safe: dict[tuple[Part, Bindings], Halves] = {}
+        self._scripts: dict[Order, Script] = {}
+        self._recorded = 0
 
     @property
     def options(self) -> Options:
@@ -99,6 +104,8 @@ class Group:
                 run.halves = self._halves(round, run, captured)
             except BaseException:
                 self._open.pop(threading.get_ident(), None)
+                if round.script is not None:
+                    round.script.leave()
                 raise
         given = [*arguments, *run.halves.forward_numbers(sizes)]
         results = self._run(round, run.event, run.halves.forward, given, arguments)
@@ -125,9 +132,8 @@ class Group:
             if round.plan is not None and not round.plan.follows(round):
                 round.plan = None
         results: Sequence[Any] = self._run(round, event, halves.backward, given, tangents)
-        with self._lock:
-            if not round.waiting:
-                self._end(round)
+        if not round.waiting and (round.script is None or not round.script.put_off(partial(self._end, round))):
+            self._end(round)
         return results
 
     def _run(
@@ -135,7 +141,11 @@ class Group:
     ) -> Any:
         """Run a pass on `given`, which it empties; the list that it came from must hold nothing either."""
         source.clear()
-        return function(given) if round.plan is None else round.plan.watch.run(event, function, given)
+        call = function if round.plan is None else partial(round.plan.watch.run, event, function)
+        if round.script is None:
+            return call(given)
+        round.script.records = round.plan is None  # else it measures passes itself
+        return round.script.run(event, call, given)
 
     # --- rounds ---
 
@@ -152,6 +162,12 @@ class Group:
 
     def _end(self, round: Round[StepPlan]) -> None:
         """All passes of a round have run: plan it if its order is new, see to its plan if not."""
+        with self._lock:
+            self._see_to(round)
+
+    def _see_to(self, round: Round[StepPlan]) -> None:
+        if round.script is not None:
+            round.script.leave()
         for thread in [thread for thread, other in self._open.items() if other is round]:
             del self._open[thread]
         self._returned = [reference for reference in self._returned if reference() is not None] + round.returned()
@@ -160,6 +176,8 @@ class Group:
         round.ended = True
         order = round.order
         self._after[self._last], self._last = order, order
+        if round.script is not None:
+            self._scripts[order] = round.script.seen.joined(self._scripts.get(order, NOTHING))
         plan = round.plan
         if plan is None or plan.order != order:
             self._learn(passes_of(round), round.events)
@@ -167,6 +185,8 @@ class Group:
             report_excess(plan.plan)
             self.planner.passed(plan)
             plan.outdated = True
+        elif round.script is not None and not plan.accepts(passes_of(round), self.planner.profile, self._scripts[order]):
+            plan.outdated = True  # a loss outside the graphs, say, takes more than was estimated
 
     def _learn(self, passes: Sequence[Pass], events: Sequence[Event]) -> None:
         """Plan a round whose order is new, for the next one like it."""
@@ -190,6 +210,13 @@ class Group:
             round.plan = self._plan_for(round, run, captured.device)
             if round.plan is not None:
                 round.plan.plan.executions += 1
+            if (
+                captured.device.type == "cpu"
+                and self._recorded < _RECORDED
+                and (round.plan is None or round.plan.order not in self._scripts)
+            ):
+                self._recorded += 1
+                round.script = ScriptMemory(partial(self._counted, round))
         elif round.plan is not None and not round.plan.follows(round):
             round.plan = None
         if round.plan is not None:
@@ -209,7 +236,7 @@ class Group:
             return self._first_plan(round, run)
         order = next((plan.order for plan in candidates if plan.order == expected), candidates[-1].order)
         candidates = [plan for plan in candidates if plan.order == order]
-        outside = self.held.now(device, own_storages(candidates[0].passes)) + self.planner.left
+        outside = self.held.now(device, own_storages(candidates[0].passes)) + self.planner.left + self._script(order).during
         covering = [plan for plan in candidates if plan.covers(outside)]
         best = min(covering, key=lambda plan: plan.plan.schedule.overhead, default=candidates[-1])
         if best.outdated or not covering:
@@ -290,14 +317,23 @@ class Group:
         self, passes: Sequence[Pass], events: Sequence[Event], outside: int = 0, old: StepPlan | None = None, grown: bool = True
     ) -> StepPlan:
         """Plan a round; see `Planner.make`. The plan takes the place of the old one, or one of its own."""
-        others = [plan for plan in self.plans if plan.order == order_of(passes, events)]
-        made = self.planner.make(passes, events, others, outside, old, grown)
+        order = order_of(passes, events)
+        others = [plan for plan in self.plans if plan.order == order]
+        made = self.planner.make(passes, events, others, self._script(order), outside, old, grown)
         if old in self.plans:
             self.plans[self.plans.index(old)] = made
         else:
             self.plans[:] = [plan for plan in self.plans if not made.replaces(plan)] + [made]
         self._impossible = None
         return made
+
+    def _counted(self, round: Round[StepPlan]) -> set[int]:
+        """Identities of the storages that are known in this round."""
+        return round.storages() | self.held.storages()
+
+    def _script(self, order: Order) -> Script:
+        """What is known of the script's own memory in rounds of this order."""
+        return self._scripts.get(order, NOTHING)
 
     def _tell(self, what: str, message: str) -> None:
         if what not in self.warned:

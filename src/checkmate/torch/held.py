@@ -97,6 +97,15 @@ class Held:
             total = _bytes(storages, device, own) + self._state(device, storages)
             return total + sum(buckets.held(wrapper, device) for wrapper, buckets in list(self._wrappers.items()))
 
+    def storages(self) -> set[int]:
+        """Identities of the storages of known parameters, buffers, averaged copies, and their gradients."""
+        with self._lock:
+            known = self._known_tensors()
+            storages: _Storages = {}
+            _add(storages, known)
+            _add(storages, _gradients(known))
+            return set(storages)
+
     def gradients(self, device: torch.device) -> int:
         """Bytes of the gradients among what is held now."""
         with self._lock:

@@ -215,6 +215,36 @@ def on_compile(is_ours: Callable[[Any], bool], replace: Callable[[Any, Any, Any]
     context.__call__ = compile_with
 
 
+def around_backward(begin: Callable[[Sequence[Any]], Callable[[bool], None] | None]) -> None:
+    """Have `begin` called before every run of autograd's engine with what it begins at, and what that returns, if anything, afterwards.
+
+    It is told whether all went well.
+    """
+    run: Any = getattr(torch.autograd, "_engine_run_backward", None)
+    if run is None:
+        return
+
+    @wraps(run)
+    def run_engine(*arguments: Any, **keywords: Any) -> Any:
+        end = begin(arguments[0]) if arguments and not torch.compiler.is_compiling() else None
+        if end is None:
+            return run(*arguments, **keywords)
+        try:
+            results = run(*arguments, **keywords)
+        except BaseException:
+            end(False)
+            raise
+        end(True)
+        return results
+
+    torch.autograd._engine_run_backward = run_engine  # type: ignore[attr-defined]  # there is no hook
+
+
+def inside_backward() -> bool:
+    """This thread is in a pass of autograd's engine."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
 def graph_breaks() -> dict[str, int]:
     """What PyTorch has not compiled so far in this process, as it names it, and how often."""
     found: dict[str, int] = {}

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import CheckmateError
 
-__all__ = ["Measurement", "live_storages", "measure"]
+__all__ = ["Measurement", "Recording", "live_storages", "measure"]
 
 
 @dataclass
@@ -87,6 +87,27 @@ def measure_pass(device: torch.device, inputs: Sequence[Any]) -> Iterator[Measur
 
     with _measure(device, "pass", own) as result:
         yield result
+
+
+class Recording:
+    """What this thread allocates and releases on the CPU from now to `stop`.
+
+    It must end before anything that surrounds it: profiled regions begun within it have to be over by then.
+
+    Raises:
+        CheckmateError: a profiler or a measurement is running.
+    """
+
+    def __init__(self) -> None:
+        _begin("pass")  # of the engine
+        self._session = _started()
+
+    def stop(self) -> list[tuple[int, int, int]]:
+        """(nanoseconds since the epoch, bytes; negative for a release; address) in time order. To be called by the same thread."""
+        with _quiet_kineto():
+            self._session.stop()
+        _end()
+        return _allocations(self._session)
 
 
 def reset_cuda_peak(device: torch.device) -> None:
@@ -167,6 +188,7 @@ def _measure_cuda(device: torch.device) -> Iterator[Measurement]:
 
 #: What is measured on the CPU now, if anything: a process has one profiler session, a second one crashes it.
 _running: str | None = None
+_by: int | None = None  # which thread
 _ended = threading.Condition()
 #: Seconds to wait for a pass in another thread. One that takes longer may itself be waiting for this thread.
 _PATIENCE = 60.0
@@ -174,19 +196,36 @@ _PATIENCE = 60.0
 
 @contextmanager
 def _alone(kind: Literal["block", "pass"]) -> Iterator[None]:
-    global _running
     with _ended:
-        _ended.wait_for(lambda: _running != "pass", _PATIENCE)
-        autograd: Any = torch.autograd
-        if _running is not None or autograd.profiler._is_profiler_enabled or autograd._profiler_enabled():
-            raise CheckmateError("cannot measure memory while another profiler or measurement is running: stop it first")
-        _running = kind
+        _ended.wait_for(lambda: _running != "pass" or _by == threading.get_ident(), _PATIENCE)
+        _begin(kind)
     try:
         yield
     finally:
-        with _ended:
-            _running = None
-            _ended.notify_all()
+        _end()
+
+
+def _begin(kind: str) -> None:
+    global _running, _by
+    with _ended:
+        autograd: Any = torch.autograd
+        if _running is not None or autograd.profiler._is_profiler_enabled or autograd._profiler_enabled():
+            raise CheckmateError("cannot measure memory while another profiler or measurement is running: stop it first")
+        _running, _by = kind, threading.get_ident()
+
+
+def _end() -> None:
+    global _running
+    with _ended:
+        _running = None
+        _ended.notify_all()
+
+
+def _started() -> profile:
+    session = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
+    with _quiet_kineto():
+        session.start()
+    return session
 
 
 @contextmanager
@@ -198,9 +237,7 @@ def _measure_cpu(device: torch.device, storages: dict[int, torch.UntypedStorage]
     released: list[tuple[int, int]] = []
     watched = [weakref.ref(storage, _on_release(released, storage.nbytes())) for storage in storages.values()]
     storages.clear()  # nothing is kept alive, whoever else has the dict
-    session = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
-    with _quiet_kineto():
-        session.start()
+    session = _started()
     started = time.time_ns()
     try:
         yield result
@@ -242,8 +279,8 @@ def _add_storage(found: dict[int, torch.UntypedStorage], tensor: torch.Tensor, d
         found.setdefault(storage._cdata, storage)
 
 
-def _allocation_events(session: profile) -> list[tuple[int, int]]:
-    """(nanoseconds since the epoch, bytes; negative for a release) of blocks allocated in the session, in time order."""
+def _allocations(session: profile) -> list[tuple[int, int, int]]:
+    """(nanoseconds since the epoch, bytes; negative for a release; address) in time order."""
     profiler = session.profiler
     assert profiler is not None
     assert profiler.kineto_results is not None
@@ -257,11 +294,16 @@ def _allocation_events(session: profile) -> list[tuple[int, int]]:
             fields: Any = event.extra_fields
             if fields.device.type == "cpu":
                 seen.append((event.start_time_ns, fields.alloc_size, fields.ptr))
+    return sorted(seen, key=lambda event: event[0])
+
+
+def _allocation_events(session: profile) -> list[tuple[int, int]]:
+    """(nanoseconds since the epoch, bytes; negative for a release) of blocks allocated in the session, in time order."""
     # A release of an older block is reported now and then, with the size of whatever an earlier session saw at that
     # address. Such blocks are watched in another way, so only blocks of this session count here.
     events: list[tuple[int, int]] = []
     own: dict[int, int] = {}
-    for when, change, address in sorted(seen, key=lambda event: event[0]):
+    for when, change, address in _allocations(session):
         if change > 0:
             own[address] = change
             events.append((when, change))

@@ -28,6 +28,7 @@ from .profile import profile_nodes
 from .random import preserved_random_state
 from .rounds import Order, largest
 from .safe_plan import safe_halves
+from .script_memory import Script
 from .sizes import Number
 from .step_plan import Pass, StepPlan, make_step_plan, order_of, own_storages
 
@@ -83,6 +84,7 @@ class Planner:
         passes: Sequence[Pass],
         events: Sequence[Event],
         others: Sequence[StepPlan],
+        script: Script,
         outside: int = 0,
         old: StepPlan | None = None,
         grown: bool = True,
@@ -90,7 +92,7 @@ class Planner:
         """Plan a round, at the largest sizes seen if that can be had.
 
         Args:
-            others: plans of the same order.
+            others: plans of the same order. script: what it keeps and takes between the passes.
             outside: bytes that training holds besides, at least.
             old: the one among them whose place the new one takes.
             grown: sizes, or what training holds, may be more than before, and with them what a percentage comes to.
@@ -104,17 +106,17 @@ class Planner:
         own = own_storages(passes)
         expected = self.held.expected(device)  # first: it finds optimizers, whose state may be held already
         now = self.held.now(device, own) - self.held.gradients(device) + self._gradients  # those of this round are its own
-        outside = max(outside, now + self.left + expected) + _TICKET * len(passes)
+        outside = max(outside, now + self.left + expected + script.during) + _TICKET * len(passes)
         ported = [other.plan for other in others if other is not old]
         allow = partial(self._allowance, order=order_of(passes, events), device=device, outside=outside, grown=grown)
         soon = not self.options.wait
         with preserved_random_state([device]):
             try:
-                return make_step_plan(at_most, events, self.options, allow, self.profile, ported, soon)
+                return make_step_plan(at_most, events, self.options, allow, self.profile, ported, soon, script)
             except InfeasibleBudget as error:
                 if at_most == list(passes):
-                    raise self._that_works(error, passes, events, allow) from None
-                return make_step_plan(passes, events, self.options, allow, self.profile, ported, soon)
+                    raise self._that_works(error, passes, events, allow, script) from None
+                return make_step_plan(passes, events, self.options, allow, self.profile, ported, soon, script)
 
     def safe(self, captured: Captured, passes: Sequence[Pass]) -> Halves:
         """The functions of a part that leave the most room for others, while the rest of its round is unknown.
@@ -128,13 +130,19 @@ class Planner:
             return safe_halves(part, self.options, partial(self._safe_allowance, captured=part, outside=outside))
 
     def _that_works(
-        self, error: InfeasibleBudget, passes: Sequence[Pass], events: Sequence[Event], allow: Callable[[Graph], Allowance]
+        self,
+        error: InfeasibleBudget,
+        passes: Sequence[Pass],
+        events: Sequence[Event],
+        allow: Callable[[Graph], Allowance],
+        script: Script,
     ) -> InfeasibleBudget:
         """The same error, naming a budget that was tried."""
         options = replace(self.options, gap=_ANY_GAP)
         for _ in range(_NAMED):
             try:
-                make_step_plan(passes, events, options, partial(_with_total, allow, error.smallest_found), self.profile)
+                allow_found = partial(_with_total, allow, error.smallest_found)
+                make_step_plan(passes, events, options, allow_found, self.profile, script=script)
                 break
             except InfeasibleBudget as other:
                 if other.smallest_found <= error.smallest_found:

@@ -18,6 +18,7 @@ import torch
 from ..planning.parts import Event, Link
 from .halves import Halves
 from .part import Part, Ticket
+from .script_memory import ScriptMemory
 from .sizes import Bindings
 
 #: What a round looks like, whatever the sizes: for each event the part, the number of the pass among those of the round, and
@@ -75,12 +76,14 @@ class Round(Generic[AnyPlan]):
     Attributes:
         plan: what the round runs under; None while its order is unknown.
         ended: what it has shown has been noted.
+        script: what the script takes between the passes; None where it is not recorded.
     """
 
     runs: list[Run] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     plan: AnyPlan | None = None
     ended: bool = False
+    script: ScriptMemory | None = None
     _made: dict[int, tuple[weakref.ref[Any], Hashable | Link]] = field(default_factory=dict)
 
     @property
@@ -131,6 +134,10 @@ class Round(Generic[AnyPlan]):
     def returned(self) -> list[weakref.ref[Any]]:
         """Storages that the forward passes gave to the script."""
         return [reference for reference, source in self._made.values() if isinstance(source, Link)]
+
+    def storages(self) -> set[int]:
+        """Identities of what the passes read and returned, as far as it lives."""
+        return {key for key, (reference, _) in self._made.items() if reference() is not None}
 
     def _source(self, tensor: torch.Tensor) -> Hashable | Link:
         storage = tensor.untyped_storage()

@@ -20,6 +20,7 @@ from .halves import halves_of
 from .part import Part
 from .plan import Plan
 from .rounds import Order, Round, within
+from .script_memory import NOTHING, Script
 from .sizes import Bindings
 from .watch import Watch
 
@@ -70,7 +71,13 @@ class StepPlan:
     """
 
     def __init__(
-        self, plan: Plan, passes: Sequence[Pass], events: Sequence[Event], joined: StepGraph, captured: Sequence[Captured]
+        self,
+        plan: Plan,
+        passes: Sequence[Pass],
+        events: Sequence[Event],
+        joined: StepGraph,
+        captured: Sequence[Captured],
+        script: Script,
     ):
         self.plan = plan
         self.passes = list(passes)
@@ -80,6 +87,7 @@ class StepPlan:
         self.captured = list(captured)
         self._joined = joined
         self._search: _Search | None = None
+        self._script = script
         self._sizes = {tuple(one.sizes for one in passes)}  # that it was tried at
         limit = plan.allowance.limit
         self.halves = [
@@ -131,16 +139,21 @@ class StepPlan:
         finally:
             if self._search.over:
                 self._search, self.plan.final = None, True
-        return None if found is None else StepPlan(found, self.passes, self.events, self._joined, self.captured)
+        return None if found is None else StepPlan(found, self.passes, self.events, self._joined, self.captured, self._script)
 
-    def accepts(self, passes: Sequence[Pass], profile: Profiler) -> bool:
-        """The schedule keeps to the budget at the sizes of these passes too; they are covered from now on."""
-        joined, _ = joined_graph(passes, self.events, profile, self.captured)
+    def accepts(self, passes: Sequence[Pass], profile: Profiler, script: Script | None = None) -> bool:
+        """The schedule keeps to the budget at the sizes of these passes too; they are covered from now on.
+
+        Args:
+            script: what is known of it now.
+        """
+        script = self._script if script is None else script
+        joined, _ = joined_graph(passes, self.events, profile, script, self.captured)
         try:
             peak = simulate(joined.graph, self.plan.schedule.steps).peak
         except InvalidSchedule:  # PyTorch traced another graph at these sizes
             return False
-        fits = peak + self.plan.allowance.taken <= self.plan.budget
+        fits = peak + self.plan.allowance.taken + script.during - self._script.during <= self.plan.budget
         if fits:
             self._sizes.add(tuple(one.sizes for one in passes))
         return fits
@@ -196,17 +209,19 @@ def order_of(passes: Sequence[Pass], events: Sequence[Event]) -> Order:
 
 
 def joined_graph(
-    passes: Sequence[Pass], events: Sequence[Event], profile: Profiler, costs_of: Sequence[Captured] = ()
+    passes: Sequence[Pass], events: Sequence[Event], profile: Profiler, script: Script, costs_of: Sequence[Captured] = ()
 ) -> tuple[StepGraph, list[Captured]]:
     """The graph of a round, and its parts at their sizes.
 
     Args:
+        script: what the user's script takes between the passes, as far as it was seen.
         costs_of: the parts at other sizes, to take costs and workspaces from.
     """
     known: Sequence[Captured | None] = costs_of or [None] * len(passes)
     captured = [one.part.captured(profile).at(one.sizes, costs) for one, costs in zip(passes, known, strict=True)]
     pairs = [Pair(number, one.sources, one.leaves) for number, one in enumerate(passes)]
-    return join([part_graph(part) for part in captured], pairs, events, name="step"), captured
+    beside = [script.after(event) for event in range(len(events))]
+    return join([part_graph(part) for part in captured], pairs, events, "step", beside), captured
 
 
 def make_step_plan(
@@ -217,6 +232,7 @@ def make_step_plan(
     profile: Profiler,
     others: Sequence[Plan] = (),
     soon: bool = False,
+    script: Script = NOTHING,
 ) -> StepPlan:
     """Plan a round.
 
@@ -224,11 +240,12 @@ def make_step_plan(
         allowance_of: from the graph of the step to what it can have of the budget.
         others: plans of the same round at other sizes.
         soon: do not wait for the best schedule, but go on to search for it.
+        script: as in `joined_graph`.
 
     Raises:
         InfeasibleBudget: no schedule was found.
     """
-    joined, captured = joined_graph(passes, events, profile)
+    joined, captured = joined_graph(passes, events, profile, script)
     device, graphs = captured[0].device, len({one.part for one in passes})
     allowance = allowance_of(joined.graph)
     for _ in range(_TRIES):
@@ -237,6 +254,6 @@ def make_step_plan(
         if excess <= 0:
             break
         allowance = replace(allowance, margin=allowance.margin + excess)
-    made = StepPlan(plan, passes, events, joined, captured)
+    made = StepPlan(plan, passes, events, joined, captured, script)
     made.search_on(options)
     return made

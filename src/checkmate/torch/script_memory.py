@@ -1,0 +1,194 @@
+"""What the user's script itself takes on the CPU between the passes of a round, such as a loss or a head outside all graphs.
+
+Nobody tells about it, so it is looked at once for each order of graphs, in its first round: what plain autograd nodes have saved
+when autograd's engine begins, and what is allocated beside the passes while the engine runs. Nothing is recorded between the passes
+of the forward direction: what records must end before anything that surrounds it does, and there it could not.
+
+On CUDA the counters of the device see it in the rounds that are measured (`watch`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..errors import CheckmateError
+from .coverage import saved_outside
+from .internals import around_backward, inside_backward
+from .measure import Recording
+
+
+@dataclass(frozen=True)
+class Script:
+    """What the script took in rounds of one order, in bytes.
+
+    Attributes:
+        during: the most that it had of its own while a pass ran; what it gave to the pass is left out.
+        gaps: by event, the most that it had of its own between the end of the event and the next.
+    """
+
+    during: int = 0
+    gaps: Mapping[int, int] = field(default_factory=dict)
+
+    def after(self, event: int) -> int:
+        """The most that it had between this event and the next, beyond what it has while passes run."""
+        return max(0, self.gaps.get(event, 0) - self.during)
+
+    def joined(self, other: Script) -> Script:
+        """The more of both."""
+        gaps = {gap: max(self.gaps.get(gap, 0), other.gaps.get(gap, 0)) for gap in {*self.gaps, *other.gaps}}
+        return Script(max(self.during, other.during), gaps)
+
+
+#: As long as nothing is known.
+NOTHING = Script()
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One that ran while the engine did: when, and the addresses of what it was given."""
+
+    event: int
+    began: int
+    ended: int
+    given: Sequence[int]
+
+
+class ScriptMemory:
+    """Looks at one round. It must live as long as the round.
+
+    Attributes:
+        seen: so far.
+        records: the runs of the engine are recorded, in which passes cannot be measured then.
+        counted: says of a storage, by identity, whether plans count it.
+    """
+
+    def __init__(self, counted: Callable[[], Container[int]]) -> None:
+        self.seen = NOTHING
+        self.records = True
+        self.counted = counted
+        self._event = 0  # the last one that began
+        self._recording: Recording | None = None
+        self._passes: list[_Pass] = []
+        self._released: list[tuple[int, int, int]] = []
+        self._watched: list[weakref.ref[Any]] = []
+        self._own: dict[int, int] = {}  # bytes by address
+        self._live = self._peak = 0
+        self._then: Callable[[], None] | None = None
+        _looking.at = weakref.ref(self)
+
+    def run(self, event: int, function: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
+        """Run a pass."""
+        self._event = event
+        if self._recording is None:
+            return function(arguments)
+        given = [_address(tensor) for tensor in arguments if isinstance(tensor, torch.Tensor)]
+        began = time.time_ns()
+        results = function(arguments)
+        self._passes.append(_Pass(event, began, time.time_ns(), given))
+        return results
+
+    def leave(self) -> None:
+        """The round is over."""
+        if _looking.at is not None and _looking.at() is self:
+            _looking.at = None
+
+    def put_off(self, then: Callable[[], None]) -> bool:
+        """Have `then` called when the engine's run has ended, if that is being recorded."""
+        if self._recording is not None:
+            self._then = then
+        return self._recording is not None
+
+    # --- the run of the engine ---
+
+    def engine_begins(self, roots: Sequence[Any]) -> bool:
+        """Look at what is there. Whether the run is recorded."""
+        early, late = saved_outside(roots, self.counted())
+        kept = {**early, **late}
+        self._own = {storage.data_ptr(): storage.nbytes() for storage in kept.values()}
+        self._live = self._peak = sum(self._own.values())
+        self._see(Script(sum(storage.nbytes() for storage in early.values()), {self._event: self._live}))
+        if self.records:
+            try:
+                self._recording = Recording()
+            except CheckmateError:  # the script measures or profiles this round itself
+                return False
+            self._watched = [weakref.ref(storage, partial(self._release, storage.data_ptr())) for storage in kept.values()]
+        return self.records
+
+    def engine_ended(self, well: bool) -> None:
+        """It has run all passes, or has failed."""
+        recording, self._recording = self._recording, None
+        passes, self._passes = self._passes, []
+        changes = recording.stop() if recording is not None else None
+        self._watched.clear()
+        if changes is not None and well:
+            self._replay(sorted([*changes, *self._released]), passes)
+        self._released.clear()
+        then, self._then = self._then, None
+        if then is not None and well:
+            then()
+
+    def _release(self, address: int, _: Any) -> None:
+        self._released.append((time.time_ns(), -1, address))
+
+    # --- what was recorded ---
+
+    def _replay(self, changes: list[tuple[int, int, int]], passes: Sequence[_Pass]) -> None:
+        gap = passes[0].event - 1 if passes else self._event
+        for one in passes:
+            self._count([change for change in changes if change[0] < one.began])
+            self._see(Script(0, {gap: self._peak}))
+            for address in one.given:  # the plan counts these
+                self._live -= self._own.pop(address, 0)
+            self._see(Script(self._live))
+            # What a pass allocates is in its plan.
+            self._count([change for change in changes if one.began <= change[0] <= one.ended and change[1] < 0])
+            changes = [change for change in changes if change[0] > one.ended]
+            gap, self._peak = one.event, self._live
+        self._count(changes)
+        self._see(Script(0, {gap: self._peak}))
+
+    def _count(self, changes: Sequence[tuple[int, int, int]]) -> None:
+        for _, change, address in changes:
+            self._live -= self._own.pop(address, 0)
+            if change > 0:
+                self._own[address] = change
+                self._live += change
+                self._peak = max(self._peak, self._live)
+
+    def _see(self, more: Script) -> None:
+        self.seen = self.seen.joined(more)
+
+
+class _Looking(threading.local):
+    """What looks at the round of this thread."""
+
+    at: weakref.ref[ScriptMemory] | None = None
+
+
+_looking = _Looking()
+
+
+def _engine_begins(roots: Sequence[Any]) -> Callable[[bool], None] | None:
+    looking = _looking.at() if _looking.at is not None else None
+    if looking is None or inside_backward():
+        return None
+    return looking.engine_ended if looking.engine_begins(roots) else None
+
+
+around_backward(_engine_begins)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError, ValueError):  # it has no memory of its own
+        return 0

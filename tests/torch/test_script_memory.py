@@ -1,0 +1,94 @@
+"""What the script takes between passes: against sizes computed by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from checkmate.torch.script_memory import Script, ScriptMemory
+
+SIZE = 4 * 10_000
+
+
+def as_is(arguments: list[Any]) -> list[Any]:
+    given = list(arguments)
+    arguments.clear()
+    return given
+
+
+def loss_of(x: Tensor) -> Tensor:
+    """The exponential and the square save one storage of `SIZE` bytes; going back, each makes a gradient of that size or two."""
+    return x.exp().square().sum()
+
+
+def test_what_autograd_saves_and_what_its_run_takes() -> None:
+    x = torch.ones(10_000, requires_grad=True)
+    script = ScriptMemory(lambda: {x.untyped_storage()._cdata})
+    script.run(0, as_is, [x])
+    loss_of(x).backward()
+    script.leave()
+    assert script.seen.during == 0
+    assert list(script.seen.gaps) == [0]
+    assert 2 * SIZE <= script.seen.gaps[0] <= 4 * SIZE + 1000
+
+
+def test_the_script_measures_itself() -> None:
+    """Then what is saved is known, and nothing is recorded."""
+    x = torch.ones(10_000, requires_grad=True)
+    script = ScriptMemory(set)
+    script.run(0, as_is, [x])
+    with torch.profiler.profile():
+        loss_of(x).backward()
+    script.leave()
+    assert SIZE <= script.seen.gaps[0] <= SIZE + 1000
+    assert not script.put_off(lambda: None)
+
+
+def test_what_a_pass_is_given_is_not_the_scripts_and_what_it_makes_neither() -> None:
+    x = torch.ones(10_000, requires_grad=True)
+    script = ScriptMemory(lambda: {x.untyped_storage()._cdata})
+
+    class Passes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            (given,) = script.run(0, as_is, [x])
+            return given.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            def work(arguments: list[Any]) -> Tensor:
+                made = [arguments[0] * number for number in range(9)]
+                return made[1]
+
+            done: Tensor = script.run(1, work, [*gradients])
+            script.put_off(lambda: ended.append(script.seen))
+            return done
+
+    ended: list[Script] = []
+    loss = loss_of(Passes.apply(x))
+    loss.backward()
+    script.leave()
+    assert ended == [script.seen]
+    assert 2 * SIZE <= script.seen.after(0) <= 4 * SIZE + 1000
+    assert script.seen.during <= SIZE  # the saved exponential at most
+    assert script.seen.after(1) <= SIZE
+
+
+def test_a_failed_run_teaches_nothing() -> None:
+    x = torch.ones(10, requires_grad=True)
+    script = ScriptMemory(set)
+    script.run(0, as_is, [x])
+
+    def refuse(_: Tensor) -> None:
+        raise ValueError("no")
+
+    y = x.exp()
+    y.register_hook(refuse)
+    with pytest.raises(ValueError, match="no"):
+        y.sum().backward()
+    assert not script.put_off(lambda: None)  # the recording has ended
+    script.leave()
+    assert script.seen.gaps == {0: 40}
