@@ -145,7 +145,11 @@ PACKAGED: dict[str, tuple[str, Task]] = {
     ),
     "hf-mixtral": (
         "transformers",
-        Task(_transformer("MixtralForCausalLM", "MixtralConfig", **_LLAMA | {"num_local_experts": 4, "num_hidden_layers": 1}), _masked, None),
+        Task(
+            _transformer("MixtralForCausalLM", "MixtralConfig", **_LLAMA | {"num_local_experts": 4, "num_hidden_layers": 1}),
+            _masked,
+            None,
+        ),
     ),
     "hf-mamba": (
         "transformers",

@@ -174,3 +174,24 @@ def test_trainings_of_a_row_are_not_repeated(load: Any, monkeypatch: pytest.Monk
     assert ran == [("name", "1%"), ("name", 55)]
     assert list(row["levels"]) == ["60%", matrix.LEAST] and all(one["equal"] for one in row["levels"].values())
     assert row["peak"] == 200 and row["minimum"] == 50 and row["levels"]["60%"]["commit"]
+
+
+def test_what_an_error_or_a_warning_names_is_tried(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, ran = load("torch_matrix"), []
+    no_room = "BudgetWarning: the step takes 0.1 KiB (90 bytes), 10 bytes above the budget, and no plan was found that takes less"
+
+    def trained(task: Any, feature: Any, run: Any, seconds: float) -> dict[str, Any]:
+        ran.append((run.way, run.budget))
+        low = run.way == "name" and (isinstance(run.budget, str) or run.budget < 80)
+        tight = run.way == "name" and not low and run.budget < 90
+        told = [no_room] if tight else []
+        return result(infeasible={"smallest": 80} if low else None, warnings=told, peaks={"2": 100}, losses=[], state="all")
+
+    monkeypatch.setattr(matrix, "trained", trained)
+    row = matrix.work(["gpt", "accumulation", "name"], 1.0, 10.0, ["60%", matrix.LEAST], {})
+    assert ran[2:] == [("name", "1%"), ("name", 60), ("name", 80), ("name", 90), ("name", 88), ("name", 99)]
+    assert row["minimum"] == 90
+    assert {level: (one["budget"], one["was_named"]) for level, one in row["levels"].items()} == {
+        "60%": (90, True),
+        matrix.LEAST: (99, False),
+    }

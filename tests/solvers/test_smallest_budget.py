@@ -28,12 +28,17 @@ def test_naming_a_budget_that_would_do_keeps_to_the_time_limit(limit: float, mon
     assert asked[0]["seconds"] <= max(1.0, limit) and asked[0]["units"] <= max(1.0, limit)
 
 
-def test_nothing_is_tried_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    passes: list[None] = []
-    monkeypatch.setattr(Greedy, "run", lambda *_, **__: passes.append(None))
+def test_a_few_passes_are_made_even_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine nothing may have been tried by then: what an error names is less than the peak without recomputation."""
+    passes: list[int] = []
+    run = Greedy.run
+    monkeypatch.setattr(
+        Greedy, "run", lambda self, budget, *rest, **more: passes.append(budget) or run(self, budget, *rest, **more)
+    )
     graph = training_chain(400)
     best, proven = smallest_budget.least_peak_found(graph, seconds=0.0)
-    assert not passes and best.peak == graph.no_recompute_peak and proven == graph.min_working_set
+    assert passes[0] == proven == graph.min_working_set and len(passes) == 4
+    assert best.peak < graph.no_recompute_peak / 2
 
 
 def test_what_is_found_depends_on_the_work_and_not_on_the_clock() -> None:
