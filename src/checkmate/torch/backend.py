@@ -130,7 +130,7 @@ def checkmate(
     given, compilation, called = dict(options or {}), current_compilation(), caller()
     latest = _of_thread.latest
     session = _of_callers.get(called) if called is not None else None
-    if session is None and latest is not None and compilation is not None and latest[0] == compilation:
+    if session is None and latest is not None and compilation is not None and latest[0] is compilation:
         session = latest[1]
     if session is None or session.group.given != given:
         session = Session(given)
