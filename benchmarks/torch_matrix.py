@@ -161,14 +161,19 @@ def work(name: list[str], time_limit: float, seconds: float, chosen: list[str], 
 
 #: What is named is tried, and once more if gradients of earlier microbatches, which nobody knew of at first, leave too little room.
 _NAMED = 2
+#: Words of the warnings that name a budget.
+_NO_PLAN = ("no plan was found that takes less", "cannot be planned")
 
 
 def named_by(result: dict[str, Any]) -> int:
-    """The budget that the error, or the warning that nothing takes less, names; 0 if there is none."""
+    """The budget that the error names, or the warning that no plan was found; 0 if there is none."""
     if result["infeasible"]:
         return int(result["infeasible"]["smallest"])
-    said = "\n".join(message for message in result["warnings"] if "no plan was found that takes less" in message)
-    return max((int(found) for found in re.findall(r"the step takes [^(]*\((\d+) bytes\)", said)), default=0)
+    said = [message for message in result["warnings"] if any(words in message for words in _NO_PLAN)]
+    named = (
+        found for message in said for found in re.findall(r"(?:the step takes|ask for at least) [^(]*\((\d+) bytes\)", message)
+    )
+    return max(map(int, named), default=0)
 
 
 def _compare(row: dict[str, Any], compiled: Callable[[], dict[str, Any]]) -> None:
