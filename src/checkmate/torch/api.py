@@ -140,9 +140,9 @@ def plans(model: Any) -> list[Plan]:
         original = getattr(model, "_orig_mod", model)
         own = _compiled.get(original)
         # What was compiled inside it counts where it has none of its own.
-        sessions = [own] if own is not None and own.plans else sessions_of(original.parameters())
+        sessions = [own] if own is not None and own.plans else sessions_of(original.parameters(), original.modules())
         if sessions or is_compiled(original):
-            return [plan for session in sessions for plan in session.plans]
+            return list(dict.fromkeys(plan for session in sessions for plan in session.plans))
     elif (session := _compiled.get(model) if _can_be_key(model) else None) is not None:
         return list(session.plans)
     raise CheckmateError(

@@ -153,9 +153,15 @@ def _call(session: Session, part: Part, *inputs: Any) -> Any:
     return part.call(*inputs)
 
 
-def sessions_of(parameters: Iterable[torch.Tensor]) -> list[Session]:
-    """Sessions with a graph that reads one of these parameters."""
+def sessions_of(parameters: Iterable[torch.Tensor], modules: Iterable[torch.nn.Module] = ()) -> list[Session]:
+    """Sessions with a graph that reads one of these parameters, or that are of one of these modules."""
     wanted = {id(parameter): parameter for parameter in parameters}
+    inside = set(modules)  # what reads copies, as under `fully_shard`, does not read the parameters
     with _sessions_lock:
         known = list(_sessions)
-    return [s for s in known if any(wanted.get(key) is ref() is not None for key, ref in s.parameters.items())]
+    return [
+        s
+        for s in known
+        if any(wanted.get(key) is ref() is not None for key, ref in s.parameters.items())
+        or (s.module is not None and s.module() in inside)
+    ]

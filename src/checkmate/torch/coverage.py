@@ -39,6 +39,7 @@ _FREE = (
     "Unfold",
     "Diagonal",
     "Graph",
+    "RegisterPostBackwardFunction",  # of fully_shard: keeps no tensor
 )
 
 
@@ -47,7 +48,7 @@ class Coverage:
 
     Attributes:
         name: for messages.
-        calls: how often it was called, with gradients, through what the compiler made.
+        called: a call has begun. calls: how often it was called, with gradients, through what the compiler made.
         runs: how many planned forward passes that train ran in these calls.
         warned: what the user was told already.
     """
@@ -55,6 +56,7 @@ class Coverage:
     def __init__(self, name: str, model: torch.nn.Module | None = None):
         self.name = name
         self.model = weakref.ref(model) if model is not None else None
+        self.called = False
         self.calls = self.runs = 0
         self.warned: set[str] = set()
         self._checked: int | None = None  # forward passes in the last call that was looked at
@@ -68,6 +70,7 @@ class Coverage:
             if torch.compiler.is_dynamo_compiling():  # this very code is being compiled
                 return compiled(*arguments, **keywords)
             outer, _calling.coverage = _calling.coverage, self
+            self.called = True
             before, breaks = planned_runs(), graph_breaks() if self._checked is None else {}
             try:
                 result = compiled(*arguments, **keywords)
@@ -143,6 +146,14 @@ def compiled_models() -> list[tuple[torch.nn.Module, Coverage]]:
     return list(_covered.items())
 
 
+def more_to_come() -> bool:
+    """Some module that can learn was compiled and not called yet: what it does may belong to the step that is under way."""
+    return any(
+        not coverage.called and model.training and any(parameter.requires_grad for parameter in model.parameters())
+        for model, coverage in compiled_models()
+    )
+
+
 def is_compiled(model: torch.nn.Module) -> bool:
     """Whether the module or one inside was compiled for a plan; nothing of it need have run."""
     return any(module in _covered for module in model.modules())
@@ -177,7 +188,8 @@ def check_inputs(inputs: Sequence[Any], warned: set[str]) -> None:
     Args:
         warned: what the user was told already, where it is not known which model this is.
     """
-    outside = sorted({name for x in inputs if isinstance(x, torch.Tensor) for name in _outside(x)})
+    # What lies behind another compiled graph was looked at when that was called.
+    outside = sorted({name for x in inputs if isinstance(x, torch.Tensor) for name in _outside(x, "CompiledFunction")})
     if outside:
         coverage = _calling.coverage
         if coverage is None:
@@ -186,7 +198,8 @@ def check_inputs(inputs: Sequence[Any], warned: set[str]) -> None:
         _warn_outside(coverage, outside, ())
 
 
-def _outside(tensor: torch.Tensor) -> set[str]:
+def _outside(tensor: torch.Tensor, border: str | None = None) -> set[str]:
+    """Names of the autograd nodes behind a tensor that hold activations, up to those whose name begins with `border`."""
     found: set[str] = set()
     stack, seen = [tensor.grad_fn], set()
     while stack:
@@ -197,6 +210,8 @@ def _outside(tensor: torch.Tensor) -> set[str]:
         name = type(node).__name__
         if not name.startswith(_FREE):
             found.add(name)
+        if border is not None and name.startswith(border):
+            continue
         stack.extend(following for following, _ in node.next_functions)
     return found
 

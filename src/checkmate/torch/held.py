@@ -1,8 +1,8 @@
 """What training holds on a device besides the step, in bytes.
 
 Parameters and buffers that the step does not read, gradients of earlier microbatches, the optimizer's state, averaged copies
-of the model, the buckets of DistributedDataParallel. Nobody has to say where they are: PyTorch tells all optimizers' steps to a
-hook, and what was made before is found among the objects of the process, by class.
+of the model, the buckets of DistributedDataParallel, the shards of `fully_shard` and its buffers. Nobody has to say where they are:
+PyTorch tells all optimizers' steps to a hook, and what was made before is found among the objects of the process, by class.
 
 Limits: copies of the model other than those of `AveragedModel` are not seen, nor is what a communication hook keeps.
 What `gc.freeze` hides cannot be found among the objects; optimizers still are, by their next step. The older
@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from itertools import chain
 from types import MethodType
 from typing import Any
@@ -26,11 +26,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.optim.swa_utils import AveragedModel
 
-from .internals import instances, sharded_parameters
+from .internals import instances
 from .measure import same_device
 from .optimizer_state import Prediction, local_tensors, predict, tensors_in
+from .sharded import Sharded
 
-__all__ = ["Held"]
+__all__ = ["Held", "bytes_on"]
 
 _Optimizer = torch.optim.Optimizer
 #: Storages by identity.
@@ -55,6 +56,7 @@ class Held:
         self._state_bytes: dict[torch.device, int] = {}
         #: Wrappers for several processes, with the bytes of their buckets by device once they are complete.
         self._wrappers: weakref.WeakKeyDictionary[nn.Module, _Buckets] = weakref.WeakKeyDictionary()
+        self._sharded = Sharded()
         #: Modules that were made since and may turn out to be ours.
         self._made: list[weakref.ref[nn.Module]] = []
         self._callbacks: list[weakref.ref[Callable[[], None]]] = []
@@ -94,7 +96,8 @@ class Held:
             storages: _Storages = {}
             _add(storages, known)
             _add(storages, _gradients(known))
-            total = _bytes(storages, device, own) + self._state(device, storages)
+            _add(storages, self._sharded.gradients())
+            total = bytes_on(storages, device, own) + self._state(device, storages) + self._sharded.buffers(device, self._knows)
             return total + sum(buckets.held(wrapper, device) for wrapper, buckets in list(self._wrappers.items()))
 
     def storages(self) -> set[int]:
@@ -110,8 +113,15 @@ class Held:
         """Bytes of the gradients among what is held now."""
         with self._lock:
             storages: _Storages = {}
-            _add(storages, _gradients(self._known_tensors()))
-            return _bytes(storages, device)
+            _add(storages, [*_gradients(self._known_tensors()), *self._sharded.gradients()])
+            return bytes_on(storages, device)
+
+    def trained(self, device: torch.device) -> int:
+        """Bytes that the gradients of all known parameters take."""
+        with self._lock:
+            storages: _Storages = {}
+            _add(storages, [tensor for tensor in self._known_tensors() if tensor.is_leaf and tensor.requires_grad])
+            return bytes_on(storages, device)
 
     def absorb(self, other: Held) -> None:
         """Know what another one knows."""
@@ -157,10 +167,7 @@ class Held:
         with self._lock:
             self._tensors = None
             self._known_tensors()
-            # Optimizers hold shards of the parameters that graphs read.
-            for whole, shard in sharded_parameters():
-                if self._knows(whole) or self._knows(shard):
-                    self.watch([shard])
+            self.watch(self._sharded.look(self._knows))  # optimizers hold shards of the parameters that graphs read
             for thing in found:
                 if isinstance(thing, _Optimizer):
                     self._admit_optimizer(thing)
@@ -327,7 +334,7 @@ class _Buckets:
         if wrapper.gradient_as_bucket_view:
             gradients: _Storages = {}
             _add(gradients, [p.grad for p in parameters if p.grad is not None])
-            total -= _bytes(gradients, device)
+            total -= bytes_on(gradients, device)
         return max(total, 0)
 
 
@@ -351,7 +358,8 @@ def _add(storages: _Storages, tensors: Iterable[torch.Tensor]) -> None:
             storages[storage._cdata] = storage
 
 
-def _bytes(storages: _Storages, device: torch.device, without: Container[int] = ()) -> int:
+def bytes_on(storages: Mapping[int, torch.UntypedStorage], device: torch.device, without: Container[int] = ()) -> int:
+    """Bytes of storages, by identity, on a device."""
     wanted: dict[torch.device, bool] = {}  # asked once for each device, not for each storage
     total = 0
     for key, storage in storages.items():

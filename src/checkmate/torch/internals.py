@@ -374,15 +374,15 @@ def takes_lists_of_tensors(parameters: Sequence[torch.Tensor], differentiable: b
     return _default_to_fused_or_foreach(list(parameters), differentiable, use_fused=False)[1]
 
 
-def sharded_parameters() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(parameter that the model computes with, shard of it that is trained) of modules under `fully_shard`, if there are any."""
+def sharded_groups() -> Iterator[tuple[Any, Any]]:
+    """(what all groups of a model have in common, group of parameters) of modules under `fully_shard`, if there are any."""
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
     for module in instances(fsdp.FSDPModule) if hasattr(fsdp, "FSDPModule") else ():
         state = module._get_fsdp_state()
         groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
-        for parameter in (p for group in groups if group is not None for p in group.fsdp_params):
-            shard = parameter.sharded_param
-            yield getattr(parameter, "_unsharded_param", shard), shard
+        for group in groups:
+            if group is not None:
+                yield group.comm_ctx, group
 
 
 def instances(*kinds: type) -> Iterator[Any]:

@@ -12,7 +12,8 @@ from .internals import is_tangent
 from .sizes import storage_key
 
 aten = torch.ops.aten
-_COLLECTIVES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "c10d")
+#: Operators for several processes. A process that ran one of them again would wait for the others, whose plans need not be the same.
+_COLLECTIVES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "c10d", "_dtensor", "symm_mem", "fsdp")
 
 
 def tensors_of(node: fx.Node) -> list[torch.Tensor]:
@@ -45,12 +46,17 @@ def is_random(node: fx.Node) -> bool:
     return True
 
 
+def is_collective(node: fx.Node) -> bool:
+    """Other processes take part in the op."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in _COLLECTIVES
+
+
 def has_side_effects(node: fx.Node) -> bool:
     """The op does more than making its outputs, so it runs exactly once."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         # Whether it draws random numbers is another question: attention is tagged as random though it mostly drops nothing.
-        return target._schema.is_mutable or target.namespace in _COLLECTIVES or node.is_impure(impure_random=False)
+        return target._schema.is_mutable or is_collective(node) or node.is_impure(impure_random=False)
     return node.is_impure() or "effect" in str(target)
 
 

@@ -29,7 +29,7 @@ from ..planning.cost_cache import CostCache, open_cost_cache
 from ..planning.roofline import Rates
 from ..units import format_bytes
 from .measure import reset_cuda_peak
-from .nodes import is_random
+from .nodes import is_collective, is_random
 from .random import draw, preserved_random_state
 from .sizes import Concrete, Number, hint, storage_bytes, storage_key
 from .transient import allocation_peak
@@ -112,6 +112,8 @@ class _Nodes:
             _random_block.cache_clear()  # these are live tensors too
 
     def measure(self, node: Node) -> OpCost | None:
+        if is_collective(node):
+            return None  # the other processes would have to run it as often, and their timings differ
         if self._limit is not None and (needed := _least_bytes(node, self._number)) > self._limit:
             self.too_large[node] = needed
             return None
