@@ -296,11 +296,17 @@ class Duel(Script):
 
 @dataclass(frozen=True)
 class Run:
-    """How to train once: `way` is "plain", "aot_eager", "function" or "name"; the budget is for the last two."""
+    """How to train once: `way` is "plain", "aot_eager", "function" or "name"; the budget is for the last two.
+
+    Attributes:
+        steps: how many. measured: those whose peak is taken where there is a budget; of plain training all but the first.
+    """
 
     way: str
     budget: int | str | None = None
     time_limit: float = 5.0
+    steps: int = STEPS
+    measured: tuple[int, ...] = MEASURED
 
     def compiled(self, model: nn.Module) -> nn.Module:
         """The model as the script's one line makes it."""
@@ -325,8 +331,9 @@ def train(task: Task, feature: Feature, run: Run) -> dict[str, Any]:
             torch.manual_seed(SEED + 1)
             if run.way in ("function", "name"):
                 script.outputs = lambda output: uncovered.update(_nodes_outside(output))
-            for number in range(1, STEPS + 1):
-                _step(script, number, run.way == "plain", result)
+            measured = range(2, run.steps + 1) if run.way == "plain" else run.measured
+            for number in range(1, run.steps + 1):
+                _step(script, number, number in measured, result)
                 if number == 1:
                     result["first_step_seconds"] = time.perf_counter() - began
             result["state"] = _fingerprint(script.net)
@@ -347,8 +354,7 @@ def train(task: Task, feature: Feature, run: Run) -> dict[str, Any]:
     return {**result, "uncovered": sorted(uncovered), "seconds": time.perf_counter() - began}
 
 
-def _step(script: Script, number: int, always: bool, result: dict[str, Any]) -> None:
-    measuring = number > 1 if always else number in MEASURED
+def _step(script: Script, number: int, measuring: bool, result: dict[str, Any]) -> None:
     context: Any = checkmate.torch.measure("cpu") if measuring else contextlib.nullcontext()
     with context as seen:
         losses = script.step(number)

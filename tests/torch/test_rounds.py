@@ -7,6 +7,7 @@ import gc
 import random
 import weakref
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -15,7 +16,11 @@ from torch import Tensor, nn
 
 import checkmate
 import checkmate.torch
-from checkmate.torch import BudgetWarning
+from checkmate import Graph
+from checkmate.planning import Allowance, Options
+from checkmate.torch import BudgetWarning, planner
+from checkmate.torch.capture import Captured
+from checkmate.torch.halves import Halves
 from torch_models import identical
 
 FLOPS = {"cost_model": "flops", "time_limit": 3.0, "gap": 0.02}
@@ -230,15 +235,64 @@ def test_training_goes_on_where_no_plan_has_room() -> None:
     probe = checkmate.torch.compile(copy.deepcopy(base), budget="1KiB", **FLOPS)
     with pytest.raises(checkmate.InfeasibleBudget) as caught:
         probe(x)
-    planned = checkmate.torch.compile(copy.deepcopy(base), budget=caught.value.smallest_found, **FLOPS)
+    without = caught.value.smallest_found - sum(p.nbytes for p in base.parameters())
+    assert f"{without} bytes) if no gradients are kept" in str(caught.value)
+    planned = checkmate.torch.compile(copy.deepcopy(base), budget=without, **FLOPS)
     torch.manual_seed(3)
-    planned(x).backward()  # the budget that the error names is accepted
+    planned(x).backward()
     with pytest.warns(BudgetWarning, match="no plan was found that takes less"):
         planned(x).backward()  # gradients of the first batch are in the way
     torch.manual_seed(3)
     for _ in range(2):
         expected(x).backward()
     assert identical([p.grad for p in planned.parameters()], [p.grad for p in expected.parameters()])  # type: ignore[misc]  # none is None
+
+
+def test_the_budget_that_an_error_names_does_for_several_batches() -> None:
+    """That gradients add up is not known when the error is raised, in the first batch."""
+    base, x = stack()
+    with pytest.raises(checkmate.InfeasibleBudget) as caught:
+        checkmate.torch.compile(copy.deepcopy(base), budget="1KiB", **FLOPS)(x)
+    planned = checkmate.torch.compile(copy.deepcopy(base), budget=caught.value.smallest_found, **FLOPS)
+    for _ in range(3):
+        planned(x).backward()
+    plans = checkmate.torch.plans(planned)
+    assert max(plan.modelled_peak for plan in plans) <= caught.value.smallest_found
+    assert max(plan.outside for plan in plans) >= sum(p.nbytes for p in base.parameters())
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_a_graph_has_no_plan_of_its_own_while_others_are_to_come() -> None:
+    """Else the first one would take all of the budget, and leave nothing to those that were compiled with it."""
+    base, x = stack()
+    for block in base.blocks:
+        checkmate.torch.compile(block, budget="1GiB", **FLOPS)
+    first, *others = base.blocks
+    y = first(x)
+    assert checkmate.torch.plans(first) == []
+    for block in others:
+        y = block(y)
+    y.sum().backward()
+    assert [plan.num_graphs for plan in checkmate.torch.plans(base)] == [4]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_safe_plans_leave_room_for_what_earlier_graphs_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, x = stack()
+    seen: list[int] = []
+    make = planner.safe_halves
+
+    def noted(captured: Captured, options: Options, allowance_of: Callable[[Graph], Allowance]) -> Halves:
+        seen.append(allowance_of(captured.graph).outside)
+        return make(captured, options, allowance_of)
+
+    monkeypatch.setattr(planner, "safe_halves", noted)
+    for block in base.blocks:
+        checkmate.torch.compile(block, budget="1GiB", **FLOPS)
+    base(x).backward()
+    # All blocks are equal: what is added is at least what the one before has returned.
+    assert len(seen) == 4
+    assert all(later - earlier >= x.nbytes for earlier, later in pairwise(seen))
 
 
 class Fork(nn.Module):

@@ -20,6 +20,7 @@ from ..errors import CheckmateError, Contradiction, InfeasibleBudget
 from ..planning import Options
 from ..planning.parts import Event
 from .capture import Captured
+from .coverage import more_to_come
 from .halves import Halves
 from .held import Held
 from .part import Part, Ticket
@@ -91,10 +92,13 @@ class Group:
         Raises:
             InfeasibleBudget: the first plan of a round cannot be made.
         """
+        with self._lock:
+            round = self._round()
+            if not part.called:
+                self.planner.first_call(arguments, round.kept())
         captured = part.captured(self.planner.profile)
         sizes = captured.sizes.bind(arguments)
         with self._lock:
-            round = self._round()
             run = round.begin(part, sizes)
             inputs = part.inputs_of(arguments)
             round.note_inputs(run, inputs)
@@ -226,7 +230,7 @@ class Group:
             raise copy(self._impossible)
         key = run.part, run.sizes
         if key not in self._safe:
-            self._safe[key] = self.planner.safe(captured, passes_of(round))
+            self._safe[key] = self.planner.safe(captured, run, round.kept())
         return self._safe[key]
 
     def _plan_for(self, round: Round[StepPlan], run: Run, device: torch.device) -> StepPlan | None:
@@ -269,7 +273,11 @@ class Group:
         """A plan for a round of this run alone, if there is reason to believe that it is all: no other graph has yet to show up."""
         passes, events = passes_of(round), [Event(0, backward=False), Event(0, backward=True)]
         orders = {plan.order for plan in self.plans if plan.order[0][0] is run.part}
-        unknown = run.part.more_follows or any(part.trains and not part.called for part in self.parts if part is not run.part)
+        unknown = (
+            run.part.more_follows
+            or more_to_come()
+            or any(part.trains and not part.called for part in self.parts if part is not run.part)
+        )
         if orders - {order_of(passes, events)} or (not orders and unknown):
             return None
         try:

@@ -18,15 +18,15 @@ from ..errors import InfeasibleBudget
 from ..graph import Graph
 from ..planning import Allowance, Margins, OpCost, Options, note_excess
 from ..planning.parts import Event
-from ..units import parse_bytes
+from ..units import format_bytes, parse_bytes
 from .capture import Captured
 from .halves import Halves
-from .held import Held
+from .held import Held, bytes_on
 from .measure import same_device
 from .plan import allocated_bytes, automatic_budget, read_options
 from .profile import profile_nodes
 from .random import preserved_random_state
-from .rounds import Order, largest
+from .rounds import Order, Run, largest
 from .safe_plan import safe_halves
 from .script_memory import Script
 from .sizes import Number
@@ -52,8 +52,9 @@ class Planner:
         self.given = given
         self.held = held
         self._total = 0
-        #: When the last round began, in bytes: gradients, all that training held, what the device's allocator had given out.
-        self._gradients = self._held = self._allocated = self.left = 0
+        #: When the last round began, in bytes: gradients, what the device's allocator had given out.
+        self._gradients = self._allocated = self.left = 0
+        self._live = 0  # bytes, when a graph was called for the first time
         self._automatic: dict[torch.device, int] = {}
         self._margins: dict[Order, Margins] = {}
 
@@ -69,11 +70,21 @@ class Planner:
             returned: storages that rounds gave to the script. given: identities of those that this one reads.
         """
         self._gradients = self.held.gradients(device)
-        self._held = self.held.now(device)
         # What the script, or a frame of it that waits for Python's collector, still has of the rounds before.
         alive = {storage._cdata: storage for reference in returned if (storage := reference()) is not None}
         self.left = sum(s.nbytes() for key, s in alive.items() if same_device(s.device, device) and key not in given)
         self._allocated = allocated_bytes(device)
+
+    def first_call(self, arguments: Sequence[Any], kept: Mapping[int, torch.UntypedStorage]) -> None:
+        """A graph is called for the first time, and its ops will be profiled: see how much lives beside them.
+
+        Args:
+            kept: storages of the round so far, by identity.
+        """
+        tensors = [x for x in arguments if isinstance(x, torch.Tensor) and x.layout is torch.strided]
+        device = next((x.device for x in tensors if x.device.type != "cpu"), torch.device("cpu"))
+        known = {**kept, **{x.untyped_storage()._cdata: x.untyped_storage() for x in tensors}}
+        self._live = self.held.now(device, known) + bytes_on(known, device)
 
     def passed(self, plan: StepPlan) -> None:
         """A step passed its budget under this plan: the next one of its order leaves more room."""
@@ -118,15 +129,15 @@ class Planner:
                     raise self._that_works(error, passes, events, allow, script) from None
                 return make_step_plan(passes, events, self.options, allow, self.profile, ported, soon, script)
 
-    def safe(self, captured: Captured, passes: Sequence[Pass]) -> Halves:
+    def safe(self, captured: Captured, run: Run, kept: Mapping[int, torch.UntypedStorage]) -> Halves:
         """The functions of a part that leave the most room for others, while the rest of its round is unknown.
 
         Args:
-            passes: what has run so far, this one last.
+            run: of that part. kept: storages of the round so far, by identity.
         """
-        outside = self.held.now(captured.device, own_storages(passes))
+        outside = self.held.now(captured.device, {*kept, *run.given}) + bytes_on(kept, captured.device, run.given)
         with preserved_random_state([captured.device]):
-            part = captured.at(passes[-1].sizes)
+            part = captured.at(run.sizes)
             return safe_halves(part, self.options, partial(self._safe_allowance, captured=part, outside=outside))
 
     def _that_works(
@@ -148,7 +159,23 @@ class Planner:
                 if other.smallest_found <= error.smallest_found:
                     break
                 error = InfeasibleBudget(error.budget, error.proven_minimum, other.smallest_found)
-        return error
+        return self._for_microbatches(error, passes[0].part.captured(self.profile).device)
+
+    def _for_microbatches(self, error: InfeasibleBudget, device: torch.device) -> InfeasibleBudget:
+        """The same error, naming a budget that also does when the gradients of this batch are still there in the next one.
+
+        Whether the script lets them add up is not known before its second batch.
+        """
+        more = max(0, self.held.trained(device) - self._gradients)
+        if not more:
+            return error
+        without, named = error.smallest_found, error.smallest_found + more
+        message = (
+            f"budget {format_bytes(error.budget)} ({error.budget} bytes) cannot be met; no schedule exists below "
+            f"{format_bytes(error.proven_minimum)} ({error.proven_minimum} bytes); ask for at least {format_bytes(named)} ({named} "
+            f"bytes), or for {format_bytes(without)} ({without} bytes) if no gradients are kept from one batch to the next"
+        )
+        return InfeasibleBudget(error.budget, error.proven_minimum, named, message)
 
     def _allowance(self, graph: Graph, order: Order, device: torch.device, outside: int, grown: bool) -> Allowance:
         """What a round can have of the budget. A percentage is of the largest round seen so far."""
@@ -178,7 +205,7 @@ class Planner:
         """Costs of ops; none is run that needs more than the budget by itself."""
         limit = None
         if self.options.is_absolute:
-            limit = max(1, parse_bytes(self.options.budget) - self._held)
+            limit = max(1, parse_bytes(self.options.budget) - self._live)
         return profile_nodes(nodes, self.options.cost_model, number=number, limit=limit)
 
 

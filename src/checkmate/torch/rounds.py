@@ -64,6 +64,13 @@ class Run:
         return ticket
 
     @property
+    def saved(self) -> list[torch.Tensor]:
+        """What waits for its backward pass."""
+        ticket = None if self._ticket is None else self._ticket()
+        saved = ticket.saved if ticket is not None else None
+        return [x for x in saved or () if isinstance(x, torch.Tensor) and x.layout is torch.strided]
+
+    @property
     def waiting(self) -> bool:
         """Its backward pass may still come."""
         return not self.done and (self._ticket is None or self._ticket() is not None)
@@ -138,6 +145,12 @@ class Round(Generic[AnyPlan]):
     def storages(self) -> set[int]:
         """Identities of what the passes read and returned, as far as it lives."""
         return {key for key, (reference, _) in self._made.items() if reference() is not None}
+
+    def kept(self) -> dict[int, torch.UntypedStorage]:
+        """Storages that what has run so far has read, returned or saved, as far as they still live, by identity."""
+        found = [storage for reference, _ in self._made.values() if (storage := reference()) is not None]
+        found += [tensor.untyped_storage() for run in self.runs for tensor in run.saved]
+        return {storage._cdata: storage for storage in found}
 
     def _source(self, tensor: torch.Tensor) -> Hashable | Link:
         storage = tensor.untyped_storage()
