@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
-.PHONY: demo test check clean
+.PHONY: demo test test-tf2 test-scripts check clean
 
 demo: $(STAMP)
 	$(BIN)/checkmate demo --output demo-output
@@ -13,8 +13,13 @@ demo: $(STAMP)
 # the tightest budgets need a memory pool that no other has cut into pieces. The rest, mostly search on one core, uses all of them.
 test: check
 	$(BIN)/python -m pytest --ignore=tests/tf2 --ignore=tests/test_tutorials.py --ignore=tests/benchmarks \
-		--numprocesses logical --maxprocesses 8 --dist loadfile
+		--numprocesses logical --maxprocesses 8 --dist worksteal
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-tf2 test-scripts
+
+test-tf2: $(STAMP)
 	$(BIN)/python -m pytest tests/tf2 --ignore=tests/tf2/test_training.py
+
+test-scripts: $(STAMP)
 	$(BIN)/python -m pytest tests/tf2/test_training.py
 	$(BIN)/python -m pytest tests/test_tutorials.py tests/benchmarks
 

@@ -55,7 +55,8 @@ def test_training_is_identical_and_within_the_budget(name: str) -> None:
         assert plan.measured_peak is not None
         assert plan.measured_peak <= budget
         # 5% for networks of real size, which benchmarks/tf_exact.py trains; here blocks of the allocator are large beside tensors.
-        assert abs(plan.measured_peak - plan.predicted_peak) <= 0.1 * plan.predicted_peak, level
+        # The prediction is the most of several rehearsals; a step whose tensors lie better in the pool takes less.
+        assert 0.75 * plan.predicted_peak <= plan.measured_peak <= 1.1 * plan.predicted_peak, level
 
 
 @pytest.mark.parametrize("name", ["subclassed", "recurrent"])
