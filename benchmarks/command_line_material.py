@@ -6,6 +6,7 @@ import json
 import os
 import random
 import sys
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -233,9 +234,9 @@ def spoil(rng: random.Random, data: Any) -> None:
         if kind < 0.08:
             del data[key]
         elif kind < 0.16 and isinstance(data, list):
-            data.insert(key, data[rng.randrange(len(data))])
+            data.insert(key, deepcopy(data[rng.randrange(len(data))]))
         elif isinstance(data[key], str) and kind < 0.95:
             data[key] = rng.choice([*NAMES, *MORE_NAMES])
         else:
-            data[key] = rng.choice(VALUES)
+            data[key] = deepcopy(rng.choice(VALUES))  # the next change must not reach the original, or put it into itself
         return
