@@ -133,8 +133,9 @@ def test_a_contradiction_is_an_error(children: type[Child]) -> None:
     step(model)  # said once
 
 
-def test_a_script_can_wait(children: type[Child], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_can_wait(children: type[Child], monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     for wait in (True, False):
+        monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path / str(wait)))  # what takes long is kept for the next one
         monkeypatch.setenv("CHECKMATE_WAIT", str(int(not wait)))
         model = planned(wait=wait)
         step(model)

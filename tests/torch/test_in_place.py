@@ -50,6 +50,8 @@ def names(graph: Graph) -> list[str]:
 
 def test_gradients_add_up_in_one_buffer(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    with measure() as before:  # what other tests have left
+        pass
     torch.manual_seed(0)
     plain, x = Branches(), torch.randn(512, 64)
     graph = checkmate.torch.capture(plain, x)
@@ -63,7 +65,7 @@ def test_gradients_add_up_in_one_buffer(tmp_path, monkeypatch) -> None:
         with measure() as taken:
             model(x).backward()
     (plan,) = checkmate.torch.plans(model)
-    assert taken.peak <= plan.budget
+    assert taken.peak - before.base <= plan.budget
     again = Branches()
     again.load_state_dict(plain.state_dict())
     again(x).backward()

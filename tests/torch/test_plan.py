@@ -21,7 +21,7 @@ from checkmate.torch.plan import automatic_budget
 from torch_models import case, train, twin
 
 #: Where the name that the test replaces is looked up.
-BACKEND = sys.modules["checkmate.torch.group"]
+PLANNER = sys.modules["checkmate.torch.planner"]
 
 
 def test_auto_is_resolved_once_and_everything_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,12 +80,12 @@ def test_the_budget_in_bytes_stays_when_a_step_is_planned_again(monkeypatch: pyt
     def without_workspace(nodes: list[fx.Node], cost_model: str, **rest: Any) -> dict[fx.Node, OpCost]:
         return {node: OpCost(cost.seconds, 0) for node, cost in profile.profile_nodes(nodes, cost_model, **rest).items()}
 
-    monkeypatch.setattr(BACKEND, "profile_nodes", without_workspace)
+    monkeypatch.setattr(PLANNER, "profile_nodes", without_workspace)
     model = checkmate.torch.compile(twin(which.model), budget="70%", time_limit=2, gap=0.05)
     with pytest.warns(checkmate.torch.BudgetWarning, match="above the budget"):
         which.step(model)
     (first,) = checkmate.torch.plans(model)
-    monkeypatch.setattr(BACKEND, "profile_nodes", profile.profile_nodes)  # whose plain peak is another
+    monkeypatch.setattr(PLANNER, "profile_nodes", profile.profile_nodes)  # whose plain peak is another
     which.step(model)
     (second,) = checkmate.torch.plans(model)
     assert second is not first

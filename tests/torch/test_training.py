@@ -18,7 +18,7 @@ from checkmate.torch.profile import profile_nodes
 from torch_models import Case, case, identical, state, step_peak, train, twin
 
 #: Where the name that the test replaces is looked up.
-BACKEND = sys.modules["checkmate.torch.group"]
+PLANNER = sys.modules["checkmate.torch.planner"]
 NAMES = ("residual", "unet", "decoder")
 #: Budget as a point between 1.25 x the minimum (0) and the plain peak (1).
 LEVELS = (0.7, 0.35, 0.0)
@@ -131,7 +131,7 @@ def test_a_plan_that_passes_its_budget_is_reported_and_made_again(monkeypatch: p
         return {node: OpCost(cost.seconds, 0) for node, cost in profile_nodes(nodes, cost_model, **rest).items()}
 
     # A plan that knows nothing of workspaces.
-    monkeypatch.setattr(BACKEND, "profile_nodes", without_workspace)
+    monkeypatch.setattr(PLANNER, "profile_nodes", without_workspace)
     budget = budget_at(graph, 0.35)
     model = checkmate.torch.compile(twin(which.model), budget=budget, time_limit=2, gap=0.02)
     with pytest.warns(checkmate.torch.BudgetWarning, match="above the budget"):

@@ -34,7 +34,7 @@ def out_variant(target: Any) -> tuple[Any, str] | None:
 
 
 def like(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Element by element in the same places of storages of the same size. Symbols are compared as they are written."""
+    """Element by element in the same places of storages of the same size, whatever the symbols are."""
     return _layout(one) == _layout(other)
 
 
@@ -42,7 +42,12 @@ def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
     if tensor.layout is not torch.strided:
         return (id(tensor),)
     sizes = [*tensor.shape, *tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()]
-    return tensor.dtype, tensor.device, tensor.dim(), tensor.is_conj(), tensor.is_neg(), *map(str, sizes)
+    return tensor.dtype, tensor.device, tensor.dim(), tensor.is_conj(), tensor.is_neg(), *map(_expanded, sizes)
+
+
+def _expanded(size: Any) -> Any:
+    """Equal for numbers that are: as a sum of products. Comparing symbols themselves would bind the trace to their values."""
+    return str(size.node.expr.expand()) if isinstance(size, torch.SymInt) else str(size)
 
 
 def writable_inputs(node: fx.Node) -> list[fx.Node]:
