@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import io
 import pickle
@@ -367,6 +368,24 @@ def test_the_root_of_fsdp_is_told(compile: Compile) -> None:
 
 
 # --- copies, files, wrappers ---
+
+
+@BOTH
+def test_a_model_that_was_thrown_away_is_not_waited_for(compile: Compile) -> None:
+    thrown: Any = Layers()
+    thrown.itself = [thrown]
+    compile(thrown)
+    gc.collect()  # what lives through this is looked at again in a full collection only
+    gc.disable()
+    try:
+        del thrown
+        model = Layers()
+        compiled = compile(model)
+        for _ in range(2):
+            step(model, lambda: compiled(batch()))
+    finally:
+        gc.enable()
+    assert [plan.executions for plan in checkmate.torch.plans(model)] == [2]
 
 
 @BOTH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import threading
 import warnings
@@ -148,6 +149,13 @@ def compiled_models() -> list[tuple[torch.nn.Module, Coverage]]:
 
 def more_to_come() -> bool:
     """Some module that can learn was compiled and not called yet: what it does may belong to the step that is under way."""
+    if not _some_wait():
+        return False
+    gc.collect()  # what nobody can call any more may still be there, until Python's collector sees to it
+    return _some_wait()
+
+
+def _some_wait() -> bool:
     return any(
         not coverage.called and model.training and any(parameter.requires_grad for parameter in model.parameters())
         for model, coverage in compiled_models()
