@@ -241,3 +241,13 @@ def test_cuda_peaks_survive_measurements_inside(monkeypatch: pytest.MonkeyPatch)
     assert (whole.device, whole.base, whole.peak) == (torch.device("cuda:1"), 100, 150)
     assert (inner.base, inner.peak) == (100, 110)
     assert (elsewhere.base, elsewhere.peak) == (0, 7)
+
+
+def test_what_is_released_just_before_an_allocation_makes_room_for_it() -> None:
+    """However little time lies between the two, and whichever clocks are at hand."""
+    blocks = [torch.empty(100_000) for _ in range(200)]
+    with measure("cpu") as seen:
+        for i in range(len(blocks)):
+            blocks[i] = torch.empty(0)
+            blocks[i] = torch.empty(100_000)
+    assert seen.peak == seen.base

@@ -15,7 +15,6 @@ Limit on CUDA: the counters are the device's. What other threads run on the same
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 import weakref
@@ -25,10 +24,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import CheckmateError
+from .allocations import AllocationLog, Change, Note
 
 __all__ = ["Measurement", "Recording", "live_storages", "measure"]
 
@@ -100,14 +99,14 @@ class Recording:
 
     def __init__(self) -> None:
         _begin("pass")  # of the engine
-        self._session = _started()
+        self._log = AllocationLog()
+        self.note = self._log.note
 
-    def stop(self) -> list[tuple[int, int, int]]:
-        """(nanoseconds since the epoch, bytes; negative for a release; address) in time order. To be called by the same thread."""
-        with _quiet_kineto():
-            self._session.stop()
+    def stop(self) -> list[Change | Note]:
+        """What happened, in the order in which it did. To be called by the same thread."""
+        events = self._log.stop()
         _end()
-        return _allocations(self._session)
+        return events
 
 
 def reset_cuda_peak(device: torch.device) -> None:
@@ -221,50 +220,52 @@ def _end() -> None:
         _ended.notify_all()
 
 
-def _started() -> profile:
-    session = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
-    with _quiet_kineto():
-        session.start()
-    return session
-
-
 @contextmanager
 def _measure_cpu(device: torch.device, storages: dict[int, torch.UntypedStorage]) -> Iterator[Measurement]:
     base = sum(storage.nbytes() for storage in storages.values())
     result = Measurement(device, base, base)
+    log = AllocationLog()
     # The profiler does not report the release of blocks older than itself: watch those with weak references. They do
     # not keep anything alive, and fire when the storage itself dies, whoever held it last.
-    released: list[tuple[int, int]] = []
-    watched = [weakref.ref(storage, _on_release(released, storage.nbytes())) for storage in storages.values()]
+    watched = [weakref.ref(storage, _on_release(log, storage.nbytes())) for storage in storages.values()]
     storages.clear()  # nothing is kept alive, whoever else has the dict
-    session = _started()
     started = time.time_ns()
     try:
         yield result
     finally:
-        with _quiet_kineto():
-            session.stop()
+        # Before the log ends: it takes no more notes then.
         watched.clear()
         live = base
         result.timeline.append((0.0, live))
-        for when, change in sorted(_allocation_events(session) + released, key=_time):
+        for when, change in _sizes(log.stop()):
             live += change
-            result.timeline.append(((when - started) / 1e9, live))
+            result.timeline.append((max(0, when - started) / 1e9, live))
         result.peak = max(live for _, live in result.timeline)
 
 
-def _time(event: tuple[int, int]) -> int:
-    return event[0]
-
-
-def _on_release(released: list[tuple[int, int]], size: int) -> Callable[[Any], None]:
+def _on_release(log: AllocationLog, size: int) -> Callable[[Any], None]:
     thread = threading.get_ident()
 
     def note(_: Any) -> None:
         if threading.get_ident() == thread:
-            released.append((time.time_ns(), -size))
+            log.note(size)
 
     return note
+
+
+def _sizes(events: Sequence[Change | Note]) -> Iterator[tuple[int, int]]:
+    """(nanoseconds since the epoch, bytes; negative for a release) of blocks allocated since the log began, and of noted releases."""
+    # A release of an older block is reported now and then, with the size of whatever an earlier session saw at that
+    # address. Such blocks are watched in another way, so only blocks of this session count here.
+    own: dict[int, int] = {}
+    for event in events:
+        if isinstance(event, Note):
+            yield event.when, -event.what
+        elif event.size > 0:
+            own[event.address] = event.size
+            yield event.when, event.size
+        elif size := own.pop(event.address, 0):
+            yield event.when, -size
 
 
 def _add_storage(found: dict[int, torch.UntypedStorage], tensor: torch.Tensor, device: torch.device) -> None:
@@ -277,50 +278,3 @@ def _add_storage(found: dict[int, torch.UntypedStorage], tensor: torch.Tensor, d
         return
     if same_device(storage.device, device) and size:
         found.setdefault(storage._cdata, storage)
-
-
-def _allocations(session: profile) -> list[tuple[int, int, int]]:
-    """(nanoseconds since the epoch, bytes; negative for a release; address) in time order."""
-    profiler = session.profiler
-    assert profiler is not None
-    assert profiler.kineto_results is not None
-    kind = torch._C._profiler._EventType.Allocation
-    seen: list[tuple[int, int, int]] = []
-    stack = list(profiler.kineto_results.experimental_event_tree())
-    while stack:
-        event = stack.pop()
-        stack.extend(event.children)
-        if event.tag == kind:
-            fields: Any = event.extra_fields
-            if fields.device.type == "cpu":
-                seen.append((event.start_time_ns, fields.alloc_size, fields.ptr))
-    return sorted(seen, key=lambda event: event[0])
-
-
-def _allocation_events(session: profile) -> list[tuple[int, int]]:
-    """(nanoseconds since the epoch, bytes; negative for a release) of blocks allocated in the session, in time order."""
-    # A release of an older block is reported now and then, with the size of whatever an earlier session saw at that
-    # address. Such blocks are watched in another way, so only blocks of this session count here.
-    events: list[tuple[int, int]] = []
-    own: dict[int, int] = {}
-    for when, change, address in _allocations(session):
-        if change > 0:
-            own[address] = change
-            events.append((when, change))
-        elif size := own.pop(address, 0):
-            events.append((when, -size))
-    return events
-
-
-@contextmanager
-def _quiet_kineto() -> Iterator[None]:
-    """Keep the profiler's start and stop notes off the user's terminal."""
-    name = "KINETO_LOG_LEVEL"
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = "99"
-    try:
-        yield
-    finally:
-        del os.environ[name]

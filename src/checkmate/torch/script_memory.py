@@ -10,7 +10,6 @@ On CUDA the counters of the device see it in the rounds that are measured (`watc
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 
 from ..errors import CheckmateError
+from .allocations import Change, Note
 from .coverage import saved_outside
 from .internals import around_backward, inside_backward
 from .measure import Recording
@@ -52,13 +52,25 @@ NOTHING = Script()
 
 
 @dataclass(frozen=True)
-class _Pass:
-    """One that ran while the engine did: when, and the addresses of what it was given."""
+class _Begins:
+    """A pass begins while the engine runs: which event it is, and the addresses of what it was given."""
 
     event: int
-    began: int
-    ended: int
     given: Sequence[int]
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """A pass has ended."""
+
+    event: int
+
+
+@dataclass(frozen=True)
+class _Dies:
+    """A block that is older than the recording is released."""
+
+    address: int
 
 
 class ScriptMemory:
@@ -76,8 +88,6 @@ class ScriptMemory:
         self.counted = counted
         self._event = 0  # the last one that began
         self._recording: Recording | None = None
-        self._passes: list[_Pass] = []
-        self._released: list[tuple[int, int, int]] = []
         self._watched: list[weakref.ref[Any]] = []
         self._own: dict[int, int] = {}  # bytes by address
         self._live = self._peak = 0
@@ -89,10 +99,10 @@ class ScriptMemory:
         self._event = event
         if self._recording is None:
             return function(arguments)
-        given = [_address(tensor) for tensor in arguments if isinstance(tensor, torch.Tensor)]
-        began = time.time_ns()
+        recording = self._recording
+        recording.note(_Begins(event, [_address(tensor) for tensor in arguments if isinstance(tensor, torch.Tensor)]))
         results = function(arguments)
-        self._passes.append(_Pass(event, began, time.time_ns(), given))
+        recording.note(_Ends(event))
         return results
 
     def leave(self) -> None:
@@ -120,49 +130,52 @@ class ScriptMemory:
                 self._recording = Recording()
             except CheckmateError:  # the script measures or profiles this round itself
                 return False
-            self._watched = [weakref.ref(storage, partial(self._release, storage.data_ptr())) for storage in kept.values()]
+            self._watched = [weakref.ref(storage, partial(self._released, storage.data_ptr())) for storage in kept.values()]
         return self.records
 
     def engine_ended(self, well: bool) -> None:
         """It has run all passes, or has failed."""
-        recording, self._recording = self._recording, None
-        passes, self._passes = self._passes, []
-        changes = recording.stop() if recording is not None else None
         self._watched.clear()
-        if changes is not None and well:
-            self._replay(sorted([*changes, *self._released]), passes)
-        self._released.clear()
+        recording, self._recording = self._recording, None
+        events = recording.stop() if recording is not None else None
+        if events is not None and well:
+            self._replay(events)
         then, self._then = self._then, None
         if then is not None and well:
             then()
 
-    def _release(self, address: int, _: Any) -> None:
-        self._released.append((time.time_ns(), -1, address))
+    def _released(self, address: int, _: Any) -> None:
+        if self._recording is not None:
+            self._recording.note(_Dies(address))
 
     # --- what was recorded ---
 
-    def _replay(self, changes: list[tuple[int, int, int]], passes: Sequence[_Pass]) -> None:
-        gap = passes[0].event - 1 if passes else self._event
-        for one in passes:
-            self._count([change for change in changes if change[0] < one.began])
-            self._see(Script(0, {gap: self._peak}))
-            for address in one.given:  # the plan counts these
-                self._live -= self._own.pop(address, 0)
-            self._see(Script(self._live))
-            # What a pass allocates is in its plan.
-            self._count([change for change in changes if one.began <= change[0] <= one.ended and change[1] < 0])
-            changes = [change for change in changes if change[0] > one.ended]
-            gap, self._peak = one.event, self._live
-        self._count(changes)
+    def _replay(self, events: Sequence[Change | Note]) -> None:
+        noted = [event.what for event in events if isinstance(event, Note)]
+        gap = next((what.event - 1 for what in noted if isinstance(what, _Begins)), self._event)
+        in_pass = False
+        for event in events:
+            match event:
+                case Note(what=_Begins(given=given)):
+                    self._see(Script(0, {gap: self._peak}))
+                    for address in given:  # the plan counts these
+                        self._forget(address)
+                    self._see(Script(self._live))
+                    in_pass = True
+                case Note(what=_Ends(event=gap)):
+                    in_pass, self._peak = False, self._live
+                case Note(what=_Dies(address=address)):
+                    self._forget(address)
+                case Change(size=size, address=address):
+                    self._forget(address)
+                    if size > 0 and not in_pass:  # what a pass allocates is in its plan
+                        self._own[address] = size
+                        self._live += size
+                        self._peak = max(self._peak, self._live)
         self._see(Script(0, {gap: self._peak}))
 
-    def _count(self, changes: Sequence[tuple[int, int, int]]) -> None:
-        for _, change, address in changes:
-            self._live -= self._own.pop(address, 0)
-            if change > 0:
-                self._own[address] = change
-                self._live += change
-                self._peak = max(self._peak, self._live)
+    def _forget(self, address: int) -> None:
+        self._live -= self._own.pop(address, 0)
 
     def _see(self, more: Script) -> None:
         self.seen = self.seen.joined(more)
