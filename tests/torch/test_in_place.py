@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +13,8 @@ from torch import Tensor, nn
 
 import checkmate
 from checkmate.graph import Graph
-from checkmate.torch import measure
+from checkmate.schedule import steps_from_sequence
+from checkmate.torch import Plan, measure, step_plan
 from checkmate.torch.in_place import like, out_variant
 
 aten = torch.ops.aten
@@ -24,6 +28,36 @@ def test_elementwise_ops_have_a_form_that_writes_into_a_tensor() -> None:
         assert out_variant(other) is None
 
 
+def elementwise() -> Iterator[tuple[Any, int]]:
+    """Every elementwise op of PyTorch that takes nothing but tensors, and how many."""
+    for name in (name for name in dir(aten) if not name.startswith("__")):
+        for overload in getattr(aten, name).overloads() if isinstance(getattr(aten, name), torch._ops.OpOverloadPacket) else ():
+            op = getattr(getattr(aten, name), overload)
+            needed = [argument for argument in op._schema.arguments if not argument.has_default_value()]
+            if out_variant(op) is not None and all(str(argument.type) == "Tensor" for argument in needed):
+                yield op, len(needed)
+
+
+def test_writing_in_place_takes_less_by_the_output() -> None:
+    checked = 0
+    for op, count in elementwise():
+        given = [torch.rand(64, 64) for _ in range(count)]
+        variant, name = out_variant(op) or (None, "")
+        try:
+            with measure("cpu") as plain:
+                made = op(*given)
+        except (RuntimeError, NotImplementedError):  # of another type of numbers
+            continue
+        if made.dtype == torch.float32 and made.shape == (64, 64):
+            with measure("cpu") as seen:
+                variant(*given, **{name: given[0]})
+            few = 64  # bytes, of numbers as tensors
+            assert seen.peak - seen.base <= max(0, plain.peak - plain.base - made.nbytes) + few, op
+            checked += 1
+        del made
+    assert checked > 60
+
+
 def test_only_the_same_places_of_equal_storages_are_alike() -> None:
     x = torch.zeros(4, 6)
     assert like(x, torch.ones(4, 6))
@@ -34,7 +68,7 @@ def test_only_the_same_places_of_equal_storages_are_alike() -> None:
 class Branches(nn.Module):
     """The gradient of `x` is a sum of many."""
 
-    def __init__(self, width: int = 64, branches: int = 6) -> None:
+    def __init__(self, width: int = 64, branches: int = 4) -> None:
         super().__init__()
         self.first = nn.Linear(width, width)
         self.branches = nn.ModuleList(nn.Linear(width, width) for _ in range(branches))
@@ -55,7 +89,7 @@ def test_gradients_add_up_in_one_buffer(tmp_path, monkeypatch) -> None:
     torch.manual_seed(0)
     plain, x = Branches(), torch.randn(512, 64)
     graph = checkmate.torch.capture(plain, x)
-    assert sum(name.startswith("add") for name in names(graph)) >= 5
+    assert sum(name.startswith("add") for name in names(graph)) >= 3
     apart = Graph([replace(op, reuses=None) for op in graph.ops], graph.values, graph.fixed_memory)
     assert checkmate.minimum_budget(graph)[1] < checkmate.minimum_budget(apart)[0]
 
@@ -104,4 +138,44 @@ def test_a_second_backward_pass_finds_what_the_forward_pass_saved() -> None:
         loss = model(x)
         loss.backward(retain_graph=True)
         loss.backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), ours.parameters(), strict=True))
+
+
+class Doubled(nn.Module):
+    """Between two layers an op that is done again in no time; going back, the largest gradient is there first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(64, 64), nn.Linear(64, 1), nn.Linear(2048, 128, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.third(self.second(2 * self.first(x)).t())  # type: ignore[no-any-return]  # modules return Any
+
+
+def test_what_the_forward_pass_saved_is_written_over_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan may keep what an op reads and do the op again, where what it reads dies: the model counts one buffer then."""
+    torch.manual_seed(0)
+    plain, x = Doubled(), torch.randn(2048, 64)
+    make_plan = step_plan.make_plan
+
+    def with_doubling_again(graph: Graph, *arguments: Any, **keywords: Any) -> Plan:
+        plan = make_plan(graph, *arguments, **keywords)
+        (doubling,) = (number for number, op in enumerate(graph.ops) if op.name.endswith("mul") and op.phase == "forward")
+        reader = next(
+            number
+            for number, op in enumerate(graph.ops)
+            if op.phase == "backward" and not set(op.inputs).isdisjoint(graph.ops[doubling].outputs)
+        )
+        steps = steps_from_sequence(graph, [*range(reader), doubling, *range(reader, graph.num_ops)])
+        plan.schedule = replace(plan.schedule, steps=steps)
+        return plan
+
+    monkeypatch.setattr(step_plan, "make_plan", with_doubling_again)
+    ours = checkmate.torch.compile(copy.deepcopy(plain), budget="64MiB")
+    for model in (plain, ours):
+        model(x).sum().backward()
+    (plan,) = checkmate.torch.plans(ours)
+    assert plan.schedule.num_recomputations == 1
+    assert plan.measured_peak is not None
+    assert plan.measured_peak <= plan.modelled_peak < plan.measured_peak + 2048 * 64
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), ours.parameters(), strict=True))

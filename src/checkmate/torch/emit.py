@@ -22,7 +22,7 @@ from torch import fx
 from ..errors import CheckmateError
 from ..schedule import Compute, Free, Step, freed_next
 from .capture import RNG_STATE_BYTES, Captured
-from .in_place import out_variant
+from .in_place import out_variant, write_over_saved
 from .internals import forget_version_check, is_tangent
 from .nodes import aten, is_batch_norm, is_random, tensors_of
 from .random import draw, draw_again, empty_state
@@ -175,14 +175,16 @@ class _Emitter:
         return copy
 
     def _emit_in_place(self, op: int, node: fx.Node) -> fx.Node:
-        """An op that writes in the storage of an input: not in what the forward pass saved, which a second backward pass may read."""
+        """An op that writes in the storage of an input."""
         reused, variant = self.captured.graph.ops[op].reuses, out_variant(node.target)
         assert reused is not None and variant is not None
         storage = self.here.current[self.captured.bases[reused]]
-        if storage.op == "placeholder":
-            return self._copy(node, self.here)
         arguments, keywords = fx.map_arg((node.args, node.kwargs), lambda argument: self.here.current[argument])
-        copy = self.here.graph.call_function(variant[0], arguments, {**keywords, variant[1]: storage})
+        if storage.op == "placeholder":  # the forward pass saved it
+            given = (storage, cast(Any, node.target), *variant, arguments, keywords)
+            copy = self.here.graph.call_function(write_over_saved, given)
+        else:
+            copy = self.here.graph.call_function(variant[0], arguments, {**keywords, variant[1]: storage})
         copy.meta = dict(node.meta)
         return copy
 

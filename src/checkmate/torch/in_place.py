@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from .internals import keeps_graph
 from .nodes import tensors_of
 
 
@@ -28,9 +29,23 @@ def out_variant(target: Any) -> tuple[Any, str] | None:
         variant = getattr(packet, name)
         outs = [argument.name for argument in variant._schema.arguments if argument.is_out]
         given = [(argument.name, str(argument.type)) for argument in variant._schema.arguments if not argument.is_out]
-        if len(outs) == 1 and given == wanted:
+        # A generated form computes a new tensor and copies it: it takes no less memory.
+        if len(outs) == 1 and given == wanted and torch.Tag.generated not in variant.tags:
             return variant, outs[0]
     return None
+
+
+def write_over_saved(
+    storage: torch.Tensor, target: Any, variant: Any, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> Any:
+    """An elementwise op of the backward pass that writes in a tensor that the forward pass saved, unless that is read once more.
+
+    Args:
+        storage: to write in. target: the op. variant, name: as from `out_variant`.
+    """
+    if keeps_graph():
+        return target(*arguments, **keywords)
+    return variant(*arguments, **{**keywords, name: storage})
 
 
 def like(one: torch.Tensor, other: torch.Tensor) -> bool:
