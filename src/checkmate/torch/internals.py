@@ -28,6 +28,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput, TangentAOTInput
 from torch._guards import CompileContext
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch.fx import _symbolic_trace
 from torch.fx.graph import _BoxedCodeGen
