@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from ..errors import CheckmateError
 from ..graph import Graph
+from ..planning import DeviceModel, OpCost, device_model
 from ..units import Budget
 from .internals import is_recording
 from .keras_fit import prepared_plans
 from .keras_step import build, check_backend, gradient_step, optimizer_of, training_step
 from .options import Options
 from .plan import Plan
+from .profile import profile_ops
 from .specs import like, read_specs
 from .step import PlannedStep, capture_step
 
@@ -105,21 +107,38 @@ def compile(
     return TrainIteration(model, optimizer, step, inputs, labels)
 
 
-def capture(model: Any, loss: Any, input_spec: Any, label_spec: Any, optimizer: Any = None, cost_model: str = "profile") -> Graph:
+def capture(
+    model: Any,
+    loss: Any,
+    input_spec: Any,
+    label_spec: Any,
+    optimizer: Any = None,
+    cost_model: str = "profile",
+    device: str | DeviceModel | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Graph:
     """The graph of one training step, for planning without training. Nothing is trained.
 
     Args:
         model, loss, input_spec, label_spec: as in `compile`.
         optimizer: with one its update is part of the step; without one the step ends with all gradients live.
         cost_model: "profile" or "flops".
+        device: plan for "h100", "a100", "rtx4090" or "cpu" instead of this machine: costs come from its published rates
+            (`checkmate.planning.device_models`), and no op is run.
+        progress: called with (distinct ops measured, distinct ops to measure).
     """
+    meant_for = device_model(device) if isinstance(device, str) else device
     options = Options.read({"cost_model": cost_model})
     check_backend(model)
     optimizer = None if optimizer is None else optimizer_of(model, optimizer)
     inputs, labels = read_specs(input_spec, "input_spec"), read_specs(label_spec, "label_spec")
     build(model, optimizer, inputs)
     step = gradient_step(model, loss) if optimizer is None else training_step(model, loss, optimizer)
-    return capture_step(step, (inputs, labels), options, str(model.name)).graph
+
+    def profile(ops: Sequence[tf.Operation], kind: str, measured: Callable[[int, int], None]) -> dict[str, OpCost]:
+        return profile_ops(ops, kind, progress or measured, meant_for)
+
+    return capture_step(step, (inputs, labels), options, str(model.name), profile=profile).graph
 
 
 def plans(trained: Any) -> list[Plan]:

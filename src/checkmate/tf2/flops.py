@@ -13,16 +13,30 @@ from .op_kinds import tensor_bytes
 _PER_ELEMENT = {"Softmax": 5, "LogSoftmax": 5, "FusedBatchNormV3": 6, "FusedBatchNormGradV3": 11, "Exp": 4, "Tanh": 6, "Erf": 8}
 
 
+_CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative")
+_GRADIENTS_OF_CONVOLUTIONS = ("Conv2DBackprop", "Conv3DBackprop", "DepthwiseConv2dNativeBackprop")
+_MATRIX_PRODUCTS = ("MatMul", "BatchMatMulV2", "BatchMatMul", "BatchMatMulV3", "Einsum")
+
+
+def is_product(op: tf.Operation) -> bool:
+    """A convolution, a gradient of one, or a matrix product."""
+    return _kind(op) in (*_CONVOLUTIONS, *_MATRIX_PRODUCTS) or op.type.startswith(_GRADIENTS_OF_CONVOLUTIONS)
+
+
+def _kind(op: tf.Operation) -> str:
+    return op.type.removeprefix("_Fused")  # what graph rewriting fuses with them is little beside them
+
+
 def flops(op: tf.Operation) -> float:
     """Floating-point operations, a multiply-add counted as two."""
     outputs, inputs = list(op.outputs), list(op.inputs)
-    kind = op.type.removeprefix("_Fused")  # what graph rewriting fuses with them is little beside them
-    if kind in ("Conv2D", "Conv3D", "DepthwiseConv2dNative"):
+    kind = _kind(op)
+    if kind in _CONVOLUTIONS:
         return _convolution(op, _elements(outputs[0]), inputs[1].shape)
-    if op.type.startswith(("Conv2DBackprop", "Conv3DBackprop", "DepthwiseConv2dNativeBackprop")):
+    if op.type.startswith(_GRADIENTS_OF_CONVOLUTIONS):
         kernel = outputs[0].shape if op.type.endswith(("Filter", "FilterV2")) else inputs[1].shape
         return _convolution(op, _elements(inputs[2]), kernel)
-    if kind in ("MatMul", "BatchMatMulV2", "BatchMatMul", "BatchMatMulV3", "Einsum"):
+    if kind in _MATRIX_PRODUCTS:
         if op.type == "Einsum":
             return 2.0 * _einsum(op)
         transposed = _attribute(op, "transpose_a") or _attribute(op, "adj_x")

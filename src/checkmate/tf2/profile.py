@@ -15,10 +15,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..planning import OpCost, Work, available_processors, cost_environment, device_rates, find_op_costs, quickest
+from ..planning import DeviceModel, OpCost, Work, available_processors, cost_environment, device_rates, find_op_costs, quickest
 from ..planning.cost_cache import CostCache, open_cost_cache
 from ..planning.roofline import Rates
-from .flops import flops, moved_bytes
+from .flops import flops, is_product, moved_bytes
 from .internals import copy_op, eager_attributes, is_stateful, onednn_is_on, run_op
 from .made_up import constant_value, forget_made_up, made_up
 from .measure import counts_memory, default_device, exact_blocks, measure
@@ -29,22 +29,28 @@ _SMALL_SECONDS = 3e-6  # an op on small tensors costs about what it takes to sta
 
 
 def profile_ops(
-    ops: Sequence[tf.Operation], cost_model: str = "profile", progress: Callable[[int, int], None] | None = None
+    ops: Sequence[tf.Operation],
+    cost_model: str = "profile",
+    progress: Callable[[int, int], None] | None = None,
+    device: DeviceModel | None = None,
 ) -> dict[str, OpCost]:
     """The cost of each op, by name.
 
     Args:
         ops: of one trace. cost_model: "profile" or "flops".
         progress: called with (signatures measured, signatures to measure).
+        device: what the step is meant for; then nothing is run.
     """
-    return {op.name: cost for op, cost in find_op_costs(ops, _Operations(cost_model), cost_model, progress).items()}
+    kind = cost_model if device is None else "flops"
+    return {op.name: cost for op, cost in find_op_costs(ops, _Operations(kind, device), kind, progress).items()}
 
 
 class _Operations:
     """What `find_op_costs` asks about ops of a trace; see `checkmate.planning.op_costs.OpRunner`."""
 
-    def __init__(self, cost_model: str) -> None:
+    def __init__(self, cost_model: str, model: DeviceModel | None) -> None:
         self._runs = cost_model == "profile"
+        self._model = model
         self._cache = open_cost_cache(tf_environment(default_device()))
 
     def known(self, op: tf.Operation) -> OpCost | None:
@@ -52,7 +58,9 @@ class _Operations:
         if found is not None and self._runs:
             return OpCost(found.seconds, found.workspace)
         small = max(map(tensor_bytes, (*op.inputs, *op.outputs)), default=0) <= SMALL and not is_opaque(op)
-        return OpCost(_SMALL_SECONDS, 0) if small else None
+        if not small:
+            return None
+        return OpCost(_SMALL_SECONDS if self._model is None else self._model.rates("float32").latency, 0)
 
     def signature(self, op: tf.Operation) -> str | None:
         return None if is_opaque(op) or is_stateful(op) else signature(op)
@@ -74,7 +82,15 @@ class _Operations:
 
     def work(self, op: tf.Operation) -> Work:
         found = held(op)
-        return Work(flops(op), moved_bytes(op), self._rates, found.workspace if found is not None else 0)
+        return Work(flops(op), moved_bytes(op), self._rates_of(op), found.workspace if found is not None else 0)
+
+    def _rates_of(self, op: tf.Operation) -> Rates:
+        if self._model is None:
+            return self._rates
+        kinds = [tensor.dtype.name for tensor in op.outputs if tensor.dtype.is_floating]
+        kind = kinds[0] if kinds else "float32"
+        rounds = kind == "float32" and is_product(op) and tf.config.experimental.tensor_float_32_execution_enabled()
+        return self._model.rates("tf32" if rounds else kind)
 
     @cached_property
     def _rates(self) -> Rates:

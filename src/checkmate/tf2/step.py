@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from .. import planning
 from ..errors import BudgetWarning, CheckmateError, InfeasibleBudget
-from ..planning import FREE, Allowance, Margins
+from ..planning import FREE, Allowance, Margins, OpCost
 from ..planning.progress import PlanningProgress
 from ..planning.rehearsal import SPARE, Policy
 from ..planning.rehearsal_cache import Notebook
@@ -52,6 +52,7 @@ def capture_step(
     to_run: Callable[[int], int] | None = None,
     varying_batch: bool = False,
     progress: PlanningProgress | None = None,
+    profile: Callable[..., dict[str, OpCost]] | None = None,
 ) -> Captured:
     """Trace a step function and find what each of its ops costs. Nothing is trained.
 
@@ -59,7 +60,7 @@ def capture_step(
         specs: nests of `tf.TensorSpec` with static shapes, one per argument.
         to_run: from the plain peak of the step in bytes to the budget that it will run under, so that the memory pool had better be
             in order; None if it will not run.
-        varying_batch: as in `PlannedStep`. progress: it is told what is done.
+        varying_batch: as in `PlannedStep`. progress: it is told what is done. profile: instead of `profile_ops`.
     """
     progress = progress or PlanningProgress(name, False)
     progress.say("tracing the step")
@@ -71,7 +72,7 @@ def capture_step(
         plain_peak = sizes.no_recompute_peak
         make_room(min(plain_peak, to_run(plain_peak)))
     measured = partial(progress.count, "measuring ops")
-    return capture(traced, groups, _profile(planned_ops(groups), options.cost_model, measured), name)
+    return capture(traced, groups, (profile or _profile)(planned_ops(groups), options.cost_model, measured), name)
 
 
 class PlannedStep:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import CheckmateError
 from ..graph import Graph
+from ..planning import DeviceModel, OpCost, device_model
 from ..units import Budget
 from . import steps_without_plan
 from .backend import Session, backend, checkmate, sessions_of
@@ -22,6 +23,7 @@ from .internals import isolation, on_compile, trace_and_compile
 from .plan import Plan, read_options
 from .profile import profile_nodes
 from .random import preserved_random_state
+from .sizes import Number
 
 Model = TypeVar("Model", bound=Callable[..., Any])
 
@@ -176,20 +178,32 @@ class _Done(Exception):
 
 
 def capture(
-    model: Callable[..., Any], *inputs: Any, loss: Callable[[Any], torch.Tensor] | None = None, cost_model: str = "profile"
+    model: Callable[..., Any],
+    *inputs: Any,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    cost_model: str = "profile",
+    device: str | DeviceModel | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Graph:
     """The graph of one training step of `model`, for planning without training. Nothing is changed or trained.
 
     Args:
-        inputs: of the model.
+        inputs: of the model. They and the model may be fake tensors (`torch._subclasses.FakeTensorMode`).
         loss: from the model's output to a scalar; by default the output itself if it is a scalar, else the sum of all
             floating-point outputs.
         cost_model: "profile" or "flops".
+        device: plan for "h100", "a100", "rtx4090" or "cpu" instead of this machine: costs come from its published rates
+            (`checkmate.planning.device_models`), sizes are in its blocks, and no op is run.
+        progress: called with (distinct ops measured, distinct ops to measure).
 
     Raises:
-        CheckmateError: nothing in the model has a gradient. Whatever PyTorch raises where it cannot compile the model as
-            one graph.
+        UnknownMethod: another cost model or device. CheckmateError: nothing in the model has a gradient. Whatever PyTorch raises
+            where it cannot compile the model as one graph.
     """
+    meant_for = device_model(device) if isinstance(device, str) else device
+
+    def profile(nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:
+        return profile_nodes(nodes, cost_model, progress, number=number, device=meant_for)
 
     def step(*arguments: Any) -> torch.Tensor:
         output = model(*arguments)
@@ -201,9 +215,8 @@ def capture(
         return sum((x.sum() for x in leaves), start=torch.zeros((), device=leaves[0].device))
 
     def partition(joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **unused: Any) -> Any:
-        captured = read_joint_graph(
-            joint, num_fwd_outputs, lambda nodes, number: profile_nodes(nodes, cost_model), name=type(model).__name__
-        )
+        block = None if meant_for is None else meant_for.block
+        captured = read_joint_graph(joint, num_fwd_outputs, profile, name=type(model).__name__, block=block)
         raise _Done(captured.graph)
 
     try:

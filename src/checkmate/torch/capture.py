@@ -135,6 +135,7 @@ def read_joint_graph(
     between_workspace: int | None = None,
     name: str = "graph",
     bindings: Bindings | None = None,
+    block: int | None = None,
 ) -> Captured:
     """Read a joint graph. It is cleaned in place: dead code goes, batch norm loses what would pin its running statistics.
 
@@ -146,6 +147,7 @@ def read_joint_graph(
             an estimate, twice the bytes of the outputs with a gradient (what a cross entropy outside the graph takes).
         name: of the graph.
         bindings: what its symbols are; by default what they were when it was traced.
+        block: bytes in multiples of which memory is taken; None: as the device of the graph does.
 
     Raises:
         CheckmateError: a size depends on data, or a view of an overwritten input is read by the backward pass.
@@ -154,7 +156,7 @@ def read_joint_graph(
     _, _, overwritten, _ = forward_outputs(module, num_forward_outputs)
     unpin_overwritten(module, overwritten)
     module.recompile()
-    reader = _JointReader(module, num_forward_outputs, profile, between_workspace, name)
+    reader = _JointReader(module, num_forward_outputs, profile, between_workspace, name, block)
     return reader.captured(reader.sizes.hints if bindings is None else bindings)
 
 
@@ -172,13 +174,20 @@ class _JointReader:
     """Goes through a clean joint graph once, in the order of execution, and notes ops, values and who holds which value."""
 
     def __init__(
-        self, module: fx.GraphModule, num_forward_outputs: int, profile: Profiler, between_workspace: int | None, name: str
+        self,
+        module: fx.GraphModule,
+        num_forward_outputs: int,
+        profile: Profiler,
+        between_workspace: int | None,
+        name: str,
+        block: int | None,
     ):
         self.module, self.profile, self.between_workspace, self.name = module, profile, between_workspace, name
         self.outputs, self.gradients, overwritten, self.is_update = forward_outputs(module, num_forward_outputs)
         self.tangent_of = tangents_of_outputs(module, num_forward_outputs)
         self.overwritten = {storage_key(tensor) for node in overwritten for tensor in tensors_of(node)}
         self.device = _main_device(module)
+        self.block = (_CUDA_BLOCK if self.device.type == "cuda" else 1) if block is None else block
         placeholders = module.graph.find_nodes(op="placeholder")
         self.tangents = [node for node in placeholders if is_tangent(node)]
         self.given = [node for node in placeholders if not is_tangent(node)]
@@ -375,7 +384,7 @@ class _JointReader:
 
     def _in_blocks(self, size: int) -> int:
         """Bytes that the device takes for a storage."""
-        return -(-size // _CUDA_BLOCK) * _CUDA_BLOCK if self.device.type == "cuda" else size
+        return -(-size // self.block) * self.block
 
     def _estimate_between(self, number: Number) -> int:
         tensors = [tensor for node in self.tangents for tensor in tensors_of(node) if _count(tensor, number) > 1]

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from ..planning import FREE, OpCost, Work, cost_environment, device_rates, find_op_costs, quickest
+from ..planning import FREE, DeviceModel, OpCost, Work, cost_environment, device_rates, find_op_costs, quickest
 from ..planning.cost_cache import CostCache, open_cost_cache
 from ..planning.roofline import Rates
 from ..units import format_bytes
@@ -49,6 +49,7 @@ def profile_nodes(
     *,
     number: Number = hint,
     limit: int | None = None,
+    device: DeviceModel | None = None,
 ) -> dict[Node, OpCost]:
     """The cost of each node.
 
@@ -61,12 +62,13 @@ def profile_nodes(
         progress: called with (signatures measured, signatures to measure).
         number: what symbolic sizes are; by default what they were when the graph was traced.
         limit: bytes that running one op may take. One whose inputs and outputs alone need more is modelled, and that is said.
+        device: what the step is meant for, whatever its tensors are on; then nothing is run.
 
     Raises:
         UnknownMethod: another cost model.
     """
-    asked = _Nodes(number, limit)
-    costs = find_op_costs(nodes, asked, cost_model, progress)
+    asked = _Nodes(number, limit, device)
+    costs = find_op_costs(nodes, asked, cost_model if device is None else "flops", progress)
     if asked.too_large:
         _LOG.warning(
             "the budget leaves no room to run some ops, whose costs are estimated (%d; %s needs %s, and %s is left)",
@@ -83,10 +85,11 @@ def _with_unread(cost: OpCost, node: Node, number: Number) -> OpCost:
 class _Nodes:
     """What `find_op_costs` asks about nodes; see `checkmate.planning.op_costs.OpRunner`."""
 
-    def __init__(self, number: Number, limit: int | None) -> None:
+    def __init__(self, number: Number, limit: int | None, model: DeviceModel | None) -> None:
         self._number = number
         self._limit = limit
         self._seconds = _SECONDS
+        self._model = model
         self.too_large: dict[Node, int] = {}
         self._caches: dict[torch.device, CostCache] = {}
 
@@ -120,7 +123,12 @@ class _Nodes:
         return _measured(node, _device_of(node), self._number, self._seconds)
 
     def work(self, node: Node) -> Work:
-        return _work(node, _device_of(node), self._number, self._limit)
+        return _work(node, self._number, self._rates)
+
+    def _rates(self, node: Node, dtype: torch.dtype) -> Rates:
+        if self._model is None:
+            return _rates(_device_of(node), dtype, self._limit)
+        return self._model.rates("tf32" if _may_round(node, dtype) else str(dtype).removeprefix("torch."))
 
     def largest(self) -> tuple[str, str, str]:
         """The op that was furthest from fitting: its name, what it needs, and the limit."""
@@ -341,7 +349,7 @@ def _without_autocast(kinds: list[str]) -> Iterator[None]:
 # --- modelling it ---
 
 
-def _work(node: Node, device: torch.device, number: Number, limit: int | None) -> Work:
+def _work(node: Node, number: Number, rates_of: Callable[[Node, torch.dtype], Rates]) -> Work:
     """Arithmetic of the op, and bytes of its inputs and outputs."""
     with _disable_current_modes():
         (arguments, keywords), outputs = tree_map(partial(_plain_meta, number), (_fake_arguments(node), _fake(node)))
@@ -353,7 +361,7 @@ def _work(node: Node, device: torch.device, number: Number, limit: int | None) -
         flops = float(sum(t.numel() for t in tree_leaves(outputs) if isinstance(t, torch.Tensor)))
     moved = sum(t.nbytes for t in tree_leaves([arguments, keywords, outputs]) if isinstance(t, torch.Tensor))
     tensors = [t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.dtype.is_floating_point]
-    rates = _rates(device, tensors[0].dtype if tensors else torch.float32, limit)
+    rates = rates_of(node, tensors[0].dtype if tensors else torch.float32)
     return Work(flops, moved, rates, _known_workspace(node, moved))
 
 
@@ -377,6 +385,16 @@ _COPYING = {
     _aten._scaled_dot_product_flash_attention_for_cpu,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward,
 }
+
+
+def _may_round(node: Node, dtype: torch.dtype) -> bool:
+    """PyTorch lets matrix units round the op's float32 inputs: those of convolutions by default, others if the user allows it."""
+    packet = getattr(node.target, "overloadpacket", None)
+    if dtype != torch.float32 or packet not in flop_registry:
+        return False
+    if packet in (_aten.convolution, _aten.convolution_backward):
+        return torch.backends.cudnn.allow_tf32
+    return torch.get_float32_matmul_precision() != "highest"
 
 
 def _plain_meta(number: Number, leaf: Any) -> Any:
