@@ -6,8 +6,21 @@ layer at twice the layer's cost. Costs are multiply-adds, tensors are float32, f
 
 from __future__ import annotations
 
+from .by_name import NETWORKS, Network, network
 from .classifiers import mobilenet, resnet50, vgg16, vgg19
 from .segmentation import fcn8, segnet, unet
 from .transformers import transformer
 
-__all__ = ["fcn8", "mobilenet", "resnet50", "segnet", "transformer", "unet", "vgg16", "vgg19"]
+__all__ = [
+    "NETWORKS",
+    "Network",
+    "fcn8",
+    "mobilenet",
+    "network",
+    "resnet50",
+    "segnet",
+    "transformer",
+    "unet",
+    "vgg16",
+    "vgg19",
+]

@@ -7,16 +7,24 @@ from .layers import Layers, Tensor, build
 
 
 def transformer(
-    layers: int = 12, width: int = 768, heads: int = 12, length: int = 1024, vocabulary: int = 50257, batch: float = 1
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+    length: int = 1024,
+    vocabulary: int = 50257,
+    batch: float = 1,
+    name: str | None = None,
 ) -> Graph:
     """GPT-2 (Radford et al., 2019) by default: 34 ops per layer, forward and backward, and 11 around them.
 
     Args:
         layers: blocks of attention and feed-forward network; 588 of them make a graph of 20,003 ops.
         width: features of a token. heads: of the attention. length: tokens per example. vocabulary: kinds of tokens.
+        name: of the graph; by default transformer and the number of layers.
     """
-    name = f"transformer{layers}"
-    return build(name, (1, length, 1), batch, lambda net: _transformer(net, layers, width, heads, vocabulary))
+    return build(
+        name or f"transformer{layers}", (1, length, 1), batch, lambda net: _transformer(net, layers, width, heads, vocabulary)
+    )
 
 
 def _transformer(net: Layers, layers: int, width: int, heads: int, vocabulary: int) -> None:
