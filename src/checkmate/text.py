@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: Characters of a name in a title or a table.
+_LONGEST_NAME = 200
+
 
 def printable(text: object, most: int | None = None) -> str:
     """The text with everything that is not a visible character or a space written as an escape, as `\\x1b` or `\\n`.
@@ -19,6 +22,11 @@ def printable(text: object, most: int | None = None) -> str:
     if raw.isprintable():
         return raw
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in raw)
+
+
+def named(name: str) -> str:
+    """The name of a graph, an op or a value for a title or a table: printable, and without its middle where it is very long."""
+    return printable(name, _LONGEST_NAME)
 
 
 def format_bytes(size: float) -> str:

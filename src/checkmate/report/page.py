@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ..errors import CheckmateError
 from ..files import write_file
 from ..schedule import Schedule
-from ..text import printable
+from ..text import named, printable
 from ..units import format_bytes
 from .facts import Peak, at_peak, recomputed, without_recomputation
 from .plots import schedule_png
@@ -54,7 +54,7 @@ def write_report(schedule: Schedule, path: str | os.PathLike[str]) -> None:
         peaks = [_held("", at_peak(schedule))]
     templates = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined)
     page = templates.get_template(_PAGE).render(
-        title=f"{printable(graph.name)}: memory of a training step",
+        title=f"{named(graph.name)}: memory of a training step",
         lead=_lead(schedule),
         figures=_figures(schedule),
         picture=base64.b64encode(schedule_png(schedule)).decode("ascii"),
@@ -101,19 +101,19 @@ def _held(caption: str, peak: Peak) -> _Held:
     for one in peak.holdings:
         kinds[one.kind] += one.size
     by_kind = [(_KINDS[kind], format_bytes(kinds[kind]), _share(kinds[kind], total)) for kind in _KINDS if kinds[kind]]
-    rows = [(printable(one.name), format_bytes(one.size), _share(one.size, total)) for one in peak.holdings[:_ROWS]]
+    rows = [(named(one.name), format_bytes(one.size), _share(one.size, total)) for one in peak.holdings[:_ROWS]]
     rest = sum(one.size for one in peak.holdings[_ROWS:])
     if rest:
         rows.append((f"{len(peak.holdings) - _ROWS} more", format_bytes(rest), _share(rest, total)))
     parts = [caption] if caption else []
     if peak.op is not None:
-        parts.append(f"while {printable(peak.op)} runs")
+        parts.append(f"while {named(peak.op)} runs")
     return _Held(", ".join(parts), by_kind, rows)
 
 
 def _again(schedule: Schedule) -> list[tuple[str, str, str]]:
     found, ideal = recomputed(schedule), schedule.graph.ideal_cost or 1.0
-    rows = [(printable(one.op), f"{one.times}", _percent(one.cost / ideal)) for one in found[:_ROWS]]
+    rows = [(named(one.op), f"{one.times}", _percent(one.cost / ideal)) for one in found[:_ROWS]]
     rest = found[_ROWS:]
     if rest:
         more = f"{sum(one.times for one in rest)}"
