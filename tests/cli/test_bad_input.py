@@ -37,6 +37,9 @@ BAD: dict[str, tuple[list[str], str]] = {
     "unknown unit": (["solve", "GRAPH", "--budget", "3parsec"], "unknown unit 'parsec'"),
     "zero budget": (["solve", "GRAPH", "--budget", "0"], "at least one byte"),
     "below the minimum": (["solve", "GRAPH", "--budget", "2999"], "below the proven minimum.*ask for at least .*3.*bytes"),
+    "no value": (["solve", "GRAPH", "--budget=--"], "--budget needs a value|cannot read '--'"),
+    "no device": (["info", "GRAPH", "--device-model=--"], "--device-model needs a value|unknown device model '--'"),
+    "no batch": (["info", "GRAPH", "--batch=--"], "--batch"),
     "unknown method": (
         ["solve", "GRAPH", "--budget", "50%", "--method", "magic"],
         "unknown method 'magic': choose one of auto, ",

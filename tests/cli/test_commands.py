@@ -50,6 +50,7 @@ def test_info_json(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None:
         "kept_values": 0,
         "not_recomputable_ops": 0,
         "ideal_cost": 16.0,
+        "cost_unit": None,
         "fixed_memory": 0,
         "no_recompute_peak": graph.no_recompute_peak,
         "min_working_set": graph.min_working_set,
@@ -340,7 +341,10 @@ def test_version() -> None:
     assert (result.returncode, result.stdout) == (0, f"checkmate {checkmate.__version__}\n")
 
 
-@pytest.mark.parametrize("command", ["", "info", "solve", "report", "compare", "sweep", "max-batch", "demo"])
+@pytest.mark.parametrize(
+    "command",
+    ["", "info", "solve", "report", "compare", "sweep", "max-batch", "trace", "networks", "devices", "demo", "completion"],
+)
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main([*([command] if command else []), "--help"])
@@ -349,7 +353,7 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "exit codes:" in text
     searches = command in ("solve", "report", "compare", "sweep", "max-batch")
     assert ("Ctrl-C" in text) is searches
-    assert ("--quiet" in text) is (command not in ("", "info"))
+    assert ("--quiet" in text) is (command not in ("", "info", "networks", "devices", "completion"))
     assert ("given:" in text and "any:" in text) is (searches and command != "max-batch")
 
 

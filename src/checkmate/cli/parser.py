@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..errors import CheckmateError
+from ..planning.device_models import DEVICE_MODELS
 from ..solvers import methods
 from ..version import __version__
+from .completion import SHELLS
 
 _EXIT_CODES = """\
 exit codes:
@@ -22,10 +24,23 @@ Ctrl-C and SIGTERM end the search; what it has found so far is written and print
 If it has not found anything yet, nothing is written, and the exit code is 1.
 """
 
-_GRAPH = "JSON file of a graph, as Graph.save writes it, or its short form with nodes and edges"
+_MODELS = """
+what GRAPH can be:
+  graph.json       a file that `checkmate trace` or Graph.save wrote, or its short form with nodes and edges
+  resnet50         a network by name, as `checkmate networks` lists them; ./resnet50 is a file of that name
+  net.py:make      your own model: a function `make` in net.py, or package.module:make
+                   It returns (model, batch) or (model, batch, loss). If it has a parameter `batch`, --batch goes there.
+                   PyTorch: the model is called with the batch (a tensor, a tuple of them, or a dictionary of keywords); loss is a
+                   function of its output, by default the output if it is a scalar, else the sum of its outputs.
+                   Keras: the batch is (x, y); loss is a Keras loss or its name, by default that of model.compile.
+                   The step is traced, not run. PyTorch models are made of tensors without data, where that works.
+                   The cost of its ops is measured on this machine, or with --device-model worked out for another.
+"""
+_GRAPH = "graph file, network, or model (see below)"
 _BUDGET = (
     "most memory that the step may take at its peak, parameters and inputs included: "
-    'bytes (2000000000), with a unit ("2GiB", "500MB"), or in percent of the peak without recomputation ("50%%")'
+    'bytes (2000000000), with a unit ("2GiB", "500MB"), in percent of the peak without recomputation ("50%%"), or "auto": '
+    "the memory of the device model less 10%%"
 )
 _QUIET = "print nothing but errors (and JSON, if asked for)"
 _METHOD_NAMES = ", ".join(methods())
@@ -55,21 +70,30 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     Raises:
         BadUsage: the command line cannot be read. SystemExit: it asks for help or for the version, which was printed.
     """
-    parser = _Parser(
+    options = parser().parse_args(arguments)
+    for name, value in vars(options).items():
+        if value == []:  # what argparse makes of `--budget=--`
+            raise BadUsage(f"--{name.replace('_', '-')} needs a value (try `checkmate {options.command} --help`)")
+    return options
+
+
+def parser() -> argparse.ArgumentParser:
+    """Reads command lines."""
+    whole = _Parser(
         prog="checkmate",
         description="Train networks that do not fit their device: least recomputation under a memory budget.",
         epilog=_EXIT_CODES,
         formatter_class=_Help,
     )
-    parser.add_argument("--version", action="version", version=f"checkmate {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    whole.add_argument("--version", action="version", version=f"checkmate {__version__}")
+    commands = whole.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
 
-    def command(name: str, text: str, searches: bool = True) -> argparse.ArgumentParser:
+    def command(name: str, text: str, searches: bool = True, plans: bool = True) -> argparse.ArgumentParser:
         return commands.add_parser(
             name,
             help=text,
             description=f"{text[0].upper()}{text[1:]}.",
-            epilog=_EXIT_CODES + (_INTERRUPTS if searches else ""),
+            epilog=(_MODELS[1:] + "\n" if plans else "") + _EXIT_CODES + (_INTERRUPTS if searches else ""),
             formatter_class=_Help,
         )
 
@@ -78,18 +102,62 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     _report(command("report", "write a page on a schedule: where the memory goes, and what is computed again"))
     _compare(command("compare", "compare methods at one budget"))
     _sweep(command("sweep", "run one method at several budgets"))
-    _max_batch(command("max-batch", "find the largest batch that fits a budget"))
-    _demo(command("demo", "train three PyTorch models under several budgets and compare with plain training", searches=False))
-    return parser.parse_args(arguments)
+    _max_batch(command("max-batch", "find the largest batch that fits a budget (the graph in a file is one of batch 1)"))
+    _trace(command("trace", "write the graph of a model or of a network to a file", searches=False))
+    _list(command("networks", "list the networks that have names", searches=False, plans=False))
+    _list(
+        command(
+            "devices", "list the devices that can be planned for, and where their rates are from", searches=False, plans=False
+        )
+    )
+    text = "train three PyTorch models under several budgets and compare with plain training"
+    _demo(command("demo", text, searches=False, plans=False))
+    _completion(command("completion", "print what a shell needs to complete command lines", searches=False, plans=False))
+    return whole
+
+
+def _add_graph(parser: argparse.ArgumentParser, batch: bool = True) -> None:
+    parser.add_argument("graph", metavar="GRAPH", help=_GRAPH)
+    if batch:
+        parser.add_argument(
+            "--batch", type=int, metavar="N", help="batch size of a network or of a model (default: 1, or the model's)"
+        )
+    parser.add_argument(
+        "--device-model",
+        metavar="NAME",
+        help=f"work out the costs of a network or of a model for this device, whether it is here or not: {', '.join(DEVICE_MODELS)} "
+        "(`checkmate devices`)",
+    )
+
+
+def _trace(parser: argparse.ArgumentParser) -> None:
+    _add_graph(parser)
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("graph.json"), metavar="FILE", help="the file (default: graph.json)"
+    )
+    _add_output(parser)
+
+
+def _list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+
+
+def _completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "shell",
+        choices=SHELLS,
+        help='bash: put eval "$(checkmate completion bash)" into ~/.bashrc; zsh: eval "$(checkmate completion zsh)" into ~/.zshrc, '
+        "after compinit",
+    )
 
 
 def _info(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("graph", metavar="GRAPH", help=_GRAPH)
+    _add_graph(parser)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
 
 def _solve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("graph", metavar="GRAPH", help=_GRAPH)
+    _add_graph(parser)
     parser.add_argument("--budget", required=True, help=_BUDGET)
     _add_method(parser)
     _add_search(parser, 60.0, "seconds; then the search ends with the best schedule so far")
@@ -99,7 +167,7 @@ def _solve(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("graph", metavar="GRAPH", help=_GRAPH)
+    _add_graph(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--budget", help=f"find a schedule under this budget (default: no recomputation); {_BUDGET}")
     which.add_argument(
@@ -114,7 +182,7 @@ def _report(parser: argparse.ArgumentParser) -> None:
 
 
 def _compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("graph", metavar="GRAPH", help=_GRAPH)
+    _add_graph(parser)
     parser.add_argument("--budget", required=True, help=_BUDGET)
     parser.add_argument(
         "--methods",
@@ -127,7 +195,7 @@ def _compare(parser: argparse.ArgumentParser) -> None:
 
 
 def _sweep(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("graph", metavar="GRAPH", help=_GRAPH)
+    _add_graph(parser)
     parser.add_argument(
         "--budgets",
         nargs="+",
@@ -142,11 +210,12 @@ def _sweep(parser: argparse.ArgumentParser) -> None:
 
 
 def _max_batch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("graph", metavar="GRAPH", help="JSON file of the graph of a step with batch size 1")
+    _add_graph(parser, batch=False)
     parser.add_argument(
         "--budget",
         required=True,
-        help='most memory that the step may take, parameters and inputs included: bytes, or with a unit ("16GB")',
+        help='most memory that the step may take, parameters and inputs included: bytes, with a unit ("16GB"), or "auto": the memory '
+        "of the device model less 10%%",
     )
     parser.add_argument(
         "--max-overhead",

@@ -12,20 +12,25 @@ from contextlib import suppress
 
 from ..errors import BudgetError, CheckmateError, GraphError, InfeasibleBudget, UnknownMethod
 from ..text import printable
-from .inspect import demo, info, report
+from .inspect import completion, demo, devices, info, networks, report, trace
 from .interrupts import Interrupts
 from .parser import BadUsage, parse
 from .search import compare, max_batch, solve_one, sweep
+from .user_code import FailedInUserCode
 
 DONE, FAILED, USAGE = 0, 1, 2
 _COMMANDS: dict[str, Callable[[argparse.Namespace, Interrupts], bool]] = {
+    "networks": networks,
+    "devices": devices,
     "info": info,
+    "trace": trace,
     "solve": solve_one,
     "report": report,
     "compare": compare,
     "sweep": sweep,
     "max-batch": max_batch,
     "demo": demo,
+    "completion": completion,
 }
 #: Characters of an error; somebody may have pasted a file into an option.
 _LONGEST = 2000
@@ -52,6 +57,10 @@ def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
         return _fail(error, USAGE if error.budget < error.proven_minimum else FAILED)
     except (BadUsage, BudgetError, GraphError, UnknownMethod) as error:
         return _fail(error, USAGE)
+    except FailedInUserCode as error:
+        with suppress(OSError):
+            print(*error.lines, sep="\n", file=sys.stderr)
+        return _fail(error, FAILED)
     except CheckmateError as error:
         return _fail(error, FAILED)
     except OSError as error:

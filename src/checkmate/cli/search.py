@@ -12,13 +12,18 @@ from ..float_rounding import summation_error
 from ..graph import Graph
 from ..schedule import OPTIMAL_GAP
 from ..solvers import max_batch_size, methods, solve
+from ..text import named
 from ..units import format_bytes, parse_bytes
 from .checks import check_methods, check_output, check_picture
 from .interrupts import Interrupts
+from .source import find_source
 from .terminal import Live, print_json, show, show_figures, show_schedule, show_searches, show_title, show_written, with_bytes
 
 #: Not among the methods that `compare` takes by default: they need other programs, or are second names.
 _NOT_COMPARED = ("milp-cbc", "milp-gurobi", *(name for name in methods() if name.endswith("-ap")))
+
+#: Budgets of a sweep, if none are given.
+_BUDGETS = 9
 
 
 def solve_one(options: argparse.Namespace, interrupts: Interrupts) -> bool:
@@ -26,13 +31,16 @@ def solve_one(options: argparse.Namespace, interrupts: Interrupts) -> bool:
     for path in (options.output, options.plot):
         check_output(path, options.graph)
     check_picture(options.plot)
-    graph = Graph.load(options.graph)
+    check_methods([options.method])
+    live = Live(options.quiet)
+    source = find_source(options, interrupts, live, [options.budget])
+    graph = source.graph
     interrupts.working()
-    with Live(options.quiet) as live:
+    with live:
         live.begin(graph)
         schedule = solve(
             graph,
-            options.budget,
+            source.budget(options.budget),
             method=options.method,
             order=options.order,
             time_limit=options.time_limit,
@@ -54,14 +62,16 @@ def solve_one(options: argparse.Namespace, interrupts: Interrupts) -> bool:
 
 def compare(options: argparse.Namespace, interrupts: Interrupts) -> bool:
     """Several methods at one budget."""
-    graph = Graph.load(options.graph)
     names = list(dict.fromkeys(options.methods or [name for name in methods() if name not in _NOT_COMPARED]))
     check_methods(names)
-    budget = parse_bytes(options.budget, percent_of=graph.no_recompute_peak)
+    live = Live(options.quiet, len(names))
+    source = find_source(options, interrupts, live, [options.budget])
+    graph = source.graph
+    budget = parse_bytes(source.budget(options.budget), percent_of=graph.no_recompute_peak)
     interrupts.working()
     if budget < graph.min_working_set:
         solve(graph, budget, order=options.order)  # raises the error that names a budget that would do
-    rows = _rows(graph, [(name, budget) for name in names], options, interrupts)
+    rows = _rows(graph, [(name, budget) for name in names], options, interrupts, live)
     # A bound that one method proves holds for the schedules of all.
     best = max(rows, key=lambda row: row["lower_bound"])
     bound = best["lower_bound"]
@@ -81,7 +91,7 @@ def compare(options: argparse.Namespace, interrupts: Interrupts) -> bool:
         data = {"graph": graph.name, "budget": budget, "lower_bound": bound, "rows": rows}
         print_json(_marked(data, len(rows) < len(names)))
     elif not options.quiet:
-        show_title(f"{graph.name}: {graph.num_ops} ops, budget {with_bytes(budget)}")
+        show_title(f"{named(graph.name)}: {graph.num_ops} ops, budget {with_bytes(budget)}")
         show(f"  no schedule costs less than {bound:.6g}: overhead {bound / (graph.ideal_cost or 1.0):.6f}")
         show_searches("method", [(row["method"], row) for row in rows])
         _show_left_out(names[len(rows) :])
@@ -93,19 +103,23 @@ def sweep(options: argparse.Namespace, interrupts: Interrupts) -> bool:
     check_output(options.plot, options.graph)
     check_picture(options.plot)
     check_methods([options.method])
-    graph = Graph.load(options.graph)
+    live = Live(options.quiet, len(options.budgets or range(_BUDGETS)))
+    source = find_source(options, interrupts, live, options.budgets or ())
+    graph = source.graph
     low, high = graph.min_working_set, graph.no_recompute_peak
-    asked = options.budgets or sorted({low + round(step * (high - low) / 8) for step in range(9)}, reverse=True)
+    steps = _BUDGETS - 1
+    even = sorted({low + round(step * (high - low) / steps) for step in range(_BUDGETS)}, reverse=True)
+    asked = [source.budget(budget) for budget in options.budgets] if options.budgets else even
     budgets = [parse_bytes(budget, percent_of=high) for budget in asked]
     interrupts.working()
-    rows = _rows(graph, [(options.method, budget) for budget in budgets], options, interrupts)
+    rows = _rows(graph, [(options.method, budget) for budget in budgets], options, interrupts, live)
     interrupts.finishing()
     if options.plot is not None:
         _plot_sweep(options, graph, rows)
     if options.json:
         print_json(_marked({"graph": graph.name, "method": options.method, "rows": rows}, len(rows) < len(budgets)))
     elif not options.quiet:
-        show_title(f"{graph.name}: {graph.num_ops} ops, method {options.method}")
+        show_title(f"{named(graph.name)}: {graph.num_ops} ops, method {options.method}")
         show_searches("budget", [(format_bytes(row["budget"]), row) for row in rows])
         _show_left_out(format_bytes(budget) for budget in budgets[len(rows) :])
         show_written([options.plot])
@@ -114,20 +128,22 @@ def sweep(options: argparse.Namespace, interrupts: Interrupts) -> bool:
 
 def max_batch(options: argparse.Namespace, interrupts: Interrupts) -> bool:
     """The largest batch under a budget."""
-    graph = Graph.load(options.graph)
+    live = Live(options.quiet)
+    source = find_source(options, interrupts, live, [options.budget])
+    step = source.graph if source.at is None else source.at
+    limits = options.max_overhead, options.time_limit, options.seed
     interrupts.working()
-    with Live(options.quiet) as live:
-        live.begin(graph)
-        found = max_batch_size(graph, options.budget, options.max_overhead, options.time_limit, options.seed, progress=live.say)
+    with live:
+        live.describe("searching")
+        found = max_batch_size(step, source.budget(options.budget), *limits, progress=live.say)
     interrupts.finishing()
     if options.json:
-        schedule = found.schedule.summary()
-        print_json(
-            {"batch": found.batch, "upper_bound": found.upper_bound, "seconds": found.seconds, "schedule_at_batch_1": schedule}
-        )
+        key = "schedule_at_batch_1" if source.at is None else "schedule"
+        figures = {"batch": found.batch, "upper_bound": found.upper_bound, "seconds": found.seconds}
+        print_json({**figures, key: found.schedule.summary()})
     elif not options.quiet:
         show_figures(
-            f"{graph.name}: batch {found.batch} fits; no batch above {found.upper_bound} does (proven)",
+            f"{named(found.schedule.graph.name)}: batch {found.batch} fits; no batch above {found.upper_bound} does (proven)",
             [
                 ("overhead", f"{found.schedule.overhead:.6f}, {found.schedule.num_recomputations} recomputations"),
                 ("found in", f"{found.seconds:.2f} s"),
@@ -137,7 +153,7 @@ def max_batch(options: argparse.Namespace, interrupts: Interrupts) -> bool:
 
 
 def _rows(
-    graph: Graph, searches: list[tuple[str, int]], options: argparse.Namespace, interrupts: Interrupts
+    graph: Graph, searches: list[tuple[str, int]], options: argparse.Namespace, interrupts: Interrupts, live: Live
 ) -> list[dict[str, Any]]:
     """One row for each method and budget, up to the one that was asked to stop.
 
@@ -145,7 +161,7 @@ def _rows(
         KeyboardInterrupt: asked to stop before there was a schedule.
     """
     rows: list[dict[str, Any]] = []
-    with Live(options.quiet, len(searches)) as live:
+    with live:
         for method, budget in searches:
             live.begin(graph, f"{method}, {format_bytes(budget)}")
             try:

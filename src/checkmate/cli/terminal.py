@@ -19,7 +19,7 @@ from ..graph import Graph
 from ..report.tables import as_text, text_table
 from ..schedule import Schedule
 from ..solvers import Progress
-from ..text import printable
+from ..text import named, printable
 from ..units import format_bytes
 
 
@@ -57,7 +57,7 @@ def show_schedule(schedule: Schedule, written: Iterable[object] = ()) -> None:
     scope = "for the given order" if schedule.order == "given" else "for every order"
     plain = format_bytes(graph.no_recompute_peak)
     show_figures(
-        f"{graph.name}: {graph.num_ops} ops, {schedule.num_recomputations} recomputations, {schedule.status}",
+        f"{named(graph.name)}: {graph.num_ops} ops, {schedule.num_recomputations} recomputations, {schedule.status}",
         [
             ("budget", with_bytes(schedule.budget or 0)),
             ("peak", f"{with_bytes(schedule.peak)}; {plain} without recomputation"),
@@ -112,7 +112,8 @@ class Live:
         self._quiet = quiet
         self._screen = _console(sys.stderr)
         self._label, self._ideal = "", 1.0
-        columns: list[ProgressColumn] = [SpinnerColumn()]
+        # Where the terminal has no other letters the line moves with these.
+        columns: list[ProgressColumn] = [SpinnerColumn("line" if self._screen.options.ascii_only else "dots")]
         if searches > 1:
             columns += [BarColumn(20), MofNCompleteColumn()]
         columns.append(
@@ -130,24 +131,35 @@ class Live:
             disable=hidden,
         )
         self._task = self._bars.add_task("starting", total=searches)
+        self._depth = 0
 
     def __enter__(self) -> Live:
-        self._bars.start()
+        """Show the line, until the outermost `with` ends."""
+        if self._depth == 0:
+            self._bars.reset(self._task)
+            self._bars.start()
+        self._depth += 1
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bars.stop()
+        self._depth -= 1
+        if self._depth == 0:
+            self._bars.stop()
+
+    def describe(self, text: str) -> None:
+        """What is being done."""
+        self._bars.update(self._task, description=printable(text))
 
     def begin(self, graph: Graph, label: str = "") -> None:
         """The next search."""
         self._label, self._ideal = f"{label}: " if label else "", graph.ideal_cost or 1.0
-        self._bars.update(self._task, description=printable(f"{self._label}searching"))
+        self.describe(f"{self._label}searching")
 
     def __call__(self, report: Progress) -> None:
         cost = "no schedule yet" if report.cost is None else f"overhead {report.cost / self._ideal:.4f}"
         gap = "" if report.gap is None else f"  gap {percent(report.gap)}"
         text = f"{self._label}{cost}  bound {report.lower_bound / self._ideal:.4f}{gap}  {report.note}"
-        self._bars.update(self._task, description=printable(text))
+        self.describe(text)
 
     def done(self) -> None:
         """A search has ended."""
