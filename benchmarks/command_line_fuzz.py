@@ -328,7 +328,8 @@ def judge_scratch(outcome: Outcome, scratch: Path) -> None:
 def is_whole(name: str, data: bytes) -> bool:
     """The end of a file of this kind is there."""
     ends = {".png": b"IEND\xaeB`\x82", ".svg": b"</svg>", ".pdf": b"%%EOF", ".html": b"</html>", ".json": b"}"}
-    end = ends.get(Path(name).suffix.lower())
+    kind = ".html" if data.startswith(b"<!doctype html>") else Path(name).suffix.lower()  # a page may have any name
+    end = ends.get(kind)
     return len(data) > 0 if end is None else data.rstrip().endswith(end)
 
 

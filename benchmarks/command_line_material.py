@@ -76,6 +76,23 @@ PICTURES = [
     *("p.png", "old.png", "p.svg", "p.pdf", "p.xyz", "p", "p.pgf", ".png", "none/p.png", "folder", "/dev/full", "p.PNG", "p.eps"),
     *("$x_$.png", "\x1b[31m.png", "p.png.", "x" * 300 + ".png", "loop.png", "chain.json"),
 ]
+#: Networks, and models that there are none of.
+SOURCES = [
+    *(
+        "vgg16",
+        "VGG16",
+        "resnet51",
+        "transformer1",
+        "transformer0",
+        "none:make",
+        "none.py:make",
+        "os:getcwd",
+        "os:none",
+        "os:sep",
+    ),
+    *(":", "x:", ":x", "a b:c", "os:path.join", "chain.json:make", "\x1b[31m:x", "$x_$:\\n", "x" * 3000 + ":x", "folder:x"),
+    "folder.py:x",
+]
 VALUES: list[Any] = [
     *(None, True, False, -1, 0, 1.5, 2**53, 2**53 - 1, 2**63, 2**64, 10**400, 1e-320, 1e308, 1e16, float("nan"), float("inf")),
     *("", "x", "1", "\x1b[31m", [], {}, [[]], [0], [0, 0], [10**9], {"a": 1}, [None], "\ud800", "x" * 5000),
@@ -116,21 +133,29 @@ def bad_command(rng: random.Random, folder: Path) -> list[str]:
         return [rng.choice([*NAMES, "fly", "", "--version", "--help", "-h", "--colour"]) for _ in range(rng.randint(0, 3))]
     if rng.random() < 0.03:  # the demo trains for minutes where it can
         return ["demo", "-o", rng.choice(["old.json", "/dev/null/x", "/proc/none/x", "loop", "x" * 300, "old.json/\x1b[31m"])]
-    command = rng.choice(["info", "solve", "solve", "report", "report", "compare", "sweep", "max-batch"])
+    if rng.random() < 0.03:
+        return [
+            rng.choice(["networks", "devices", "completion"]),
+            *rng.sample(["--json", "bash", "zsh", *NAMES], rng.randint(0, 2)),
+        ]
+    command = rng.choice(["info", "trace", "solve", "solve", "report", "report", "compare", "sweep", "max-batch"])
     words = [command]
     if rng.random() < 0.97:
-        words.append(graph_file(rng, folder))
+        words.append(graph_file(rng, folder) if rng.random() < 0.9 else rng.choice(SOURCES))
+    if command != "max-batch":
+        words += optional(rng, "--batch", "2", NUMBERS) if rng.random() < 0.2 else []
+    words += optional(rng, "--device-model", "a100", ["h200", "", "\x1b[31m", "cpu", "--"]) if rng.random() < 0.2 else []
     if command in ("solve", "compare", "max-batch", "report") and rng.random() < (0.5 if command == "report" else 0.95):
         words.append(f"--budget={odd(rng, '75%', BUDGETS)}")
     elif command == "report" and rng.random() < 0.6:
         words.append(f"--schedule={schedule_file(rng, folder)}")
-    if command != "info":
+    if command not in ("info", "trace"):
         words.append(f"--time-limit={odd(rng, '0.5', NUMBERS)}")
         words += optional(rng, "--seed", "1", SEEDS)
     if command in ("solve", "report", "compare", "sweep"):
         words += [*optional(rng, "--gap", "0.1", NUMBERS), *optional(rng, "--order", "any", ORDERS)]
-    if command in ("solve", "report"):
-        words += optional(rng, "-o", "out.json" if command == "solve" else "out.html", OUTPUTS)
+    if command in ("solve", "report", "trace"):
+        words += optional(rng, "-o", "out.html" if command == "report" else "out.json", OUTPUTS)
     if command in ("solve", "sweep"):
         words += [*optional(rng, "--plot", "p.png", PICTURES), *optional(rng, "--method", "greedy", some_methods())]
     if command == "compare":
