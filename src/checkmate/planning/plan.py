@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from ..graph import Graph
 from ..schedule import Schedule
 from ..units import format_bytes
 from .budget import Allowance
+from .checkpoints import with_second_runs
 from .options import Options
 from .plan_cache import first_cached, solve_cached
 
@@ -87,6 +88,7 @@ def make_plan(
     kind: type[AnyPlan],
     others: Sequence[Plan] = (),
     soon: bool = False,
+    again: Collection[int] = (),
     **own: Any,
 ) -> AnyPlan:
     """Schedule a step under the budget.
@@ -95,12 +97,14 @@ def make_plan(
         kind: `Plan`, or what a front end makes of it. own: what that has besides.
         others: plans at other shapes. Where the step is the same op by op, a schedule of theirs that fits is taken as it is.
         soon: a fair schedule will do; the plan says whether it is `final`. Methods that are named have the time that they take.
+        again: ops of the forward pass that run a second time for the backward pass, whether the budget calls for it or not. Where
+            there are any, the plan is final at once.
 
     Raises:
         InfeasibleBudget: its numbers count everything, as the user's budget does.
     """
     try:
-        schedule, final = _schedule(graph, options, allowance.limit, others, soon)
+        schedule, final = _schedule(graph, options, allowance.limit, others, soon, again)
     except InfeasibleBudget as error:
         raise allowance.of_user_error(error) from None
     return plan_of(schedule, allowance, kind, final=final, **own)
@@ -112,8 +116,13 @@ def plan_of(schedule: Schedule, allowance: Allowance, kind: type[AnyPlan], **own
     return kind(schedule.graph, allowance.of_user(schedule), allowance, modelled, **own)
 
 
-def _schedule(graph: Graph, options: Options, limit: int, others: Sequence[Plan], soon: bool) -> tuple[Schedule, bool]:
+def _schedule(
+    graph: Graph, options: Options, limit: int, others: Sequence[Plan], soon: bool, again: Collection[int]
+) -> tuple[Schedule, bool]:
     """A schedule, and whether it is final."""
+    problem = with_second_runs(graph, again)
+    if problem.graph is not graph:  # no other plan, and no later search, knows of the second runs
+        return problem.merged(solve_cached(problem.graph, limit, **options.search())), True
     ported = _ported(graph, limit, others)
     if ported is not None:
         return ported
