@@ -16,7 +16,7 @@ from checkmate.errors import BudgetWarning, Contradiction, UnknownMethod
 from checkmate.graph import Graph
 from checkmate.planning import plan_cache
 from checkmate.schedule import Schedule
-from checkmate.torch.plan import read_options
+from checkmate.torch.options import read_options
 from fake_search import Child, without_processes
 from torch_models import identical, state
 

@@ -7,10 +7,24 @@ model = torch.compile(model, backend="checkmate", options={"budget": "4GiB"})   
 from __future__ import annotations
 
 from ..errors import BudgetWarning
-from ..planning import Options
 from .api import capture, compile, plans
 from .backend import checkmate
+from .largest import LargestSize, max_batch_size, max_sequence_length
 from .measure import Measurement, measure
+from .options import Options
 from .plan import Plan
 
-__all__ = ["BudgetWarning", "Measurement", "Options", "Plan", "capture", "checkmate", "compile", "measure", "plans"]
+__all__ = [
+    "BudgetWarning",
+    "LargestSize",
+    "Measurement",
+    "Options",
+    "Plan",
+    "capture",
+    "checkmate",
+    "compile",
+    "max_batch_size",
+    "max_sequence_length",
+    "measure",
+    "plans",
+]

@@ -20,9 +20,11 @@ from .backend import Session, backend, checkmate, sessions_of
 from .capture import read_joint_graph
 from .coverage import Coverage, coverage_of, is_compiled, watch_by_name
 from .internals import isolation, on_compile, trace_and_compile
-from .plan import Plan, read_options
+from .options import read_options
+from .plan import Plan
 from .profile import profile_nodes
 from .random import preserved_random_state
+from .shapes import Shapes, at_shapes
 from .sizes import Number
 
 Model = TypeVar("Model", bound=Callable[..., Any])
@@ -38,6 +40,7 @@ def compile(
     mode: str | None = None,
     fullgraph: bool = False,
     dynamic: bool | None = None,
+    shapes: Shapes | None = None,
     **options: Any,
 ) -> Model:
     """Train `model` under a memory budget.
@@ -53,6 +56,9 @@ def compile(
         mode: accepted as `torch.compile` accepts it. Modes tell PyTorch's own code generator how to tune its kernels; a planned
             step runs PyTorch's eager kernels, so that none of them changes anything.
         fullgraph, dynamic: as in `torch.compile`.
+        shapes: of the largest inputs that will come, such as `{"x": (64, 3, 224, 224)}`, by the names of the arguments of `forward`.
+            The first plan is made for them, so that a budget that is too small for them is an error at once, a percentage is
+            of their plain peak, and no later plan is needed. By default plans are for the largest sizes seen.
         options: see `checkmate.torch.Options`.
 
     Raises:
@@ -63,18 +69,22 @@ def compile(
     read_options(given)
     keywords = {"fullgraph": fullgraph, "dynamic": dynamic, **isolation()}
     if isinstance(model, torch.nn.Module):
-        _compile_in_place(model, given, keywords)
+        _compile_in_place(model, given, keywords, shapes)
         return model
     session = Session(given)
     inner: Any = torch.compile(model, backend=partial(backend, session), **keywords)
+    inner = at_shapes(inner, model, session, shapes)
     wrapped = wraps(model)(Coverage(getattr(model, "__name__", type(model).__name__)).wrap(inner))
     _compiled[wrapped] = session
     return wrapped  # type: ignore[return-value]  # same signature as the function
 
 
-def _compile_in_place(model: torch.nn.Module, given: Mapping[str, Any], keywords: Mapping[str, Any]) -> None:
+def _compile_in_place(
+    model: torch.nn.Module, given: Mapping[str, Any], keywords: Mapping[str, Any], shapes: Shapes | None
+) -> None:
     session = Session(given)
-    inner: Any = torch.compile(_caller(model), backend=partial(backend, session), **keywords)
+    inner: Any = torch.compile(to_compile(model), backend=partial(backend, session), **keywords)
+    inner = at_shapes(inner, model.forward, session, shapes)
     if "_parameters" in model.__dict__:
         session.watch(model)
     else:
@@ -82,7 +92,7 @@ def _compile_in_place(model: torch.nn.Module, given: Mapping[str, Any], keywords
     # What nn.Module.compile sets; calls of the module go through it. Written as what it is: a copy is compiled before it has
     # anything else.
     model.__dict__["_compiled_call_impl"] = coverage_of(model).wrap(inner)
-    model.__dict__["_checkmate"] = _Copied(model, lambda copy: _compile_in_place(copy, given, keywords))
+    model.__dict__["_checkmate"] = _Copied(model, lambda copy: _compile_in_place(copy, given, keywords, shapes))
     _compiled[model] = session
 
 
@@ -118,7 +128,7 @@ class _Copied:
         return type(None), ()  # a file with the module can be read without this package
 
 
-def _caller(model: Callable[..., Any]) -> Callable[..., Any]:
+def to_compile(model: Callable[..., Any]) -> Callable[..., Any]:
     """What PyTorch has to compile to run `model`."""
     if not isinstance(model, torch.nn.Module):
         return model
@@ -170,6 +180,25 @@ on_compile(_is_ours, lambda given, made, target: watch_by_name(made, target) if 
 steps_without_plan.install()
 
 
+def loss_of(output: Any, loss: Callable[[Any], torch.Tensor] | None = None) -> torch.Tensor:
+    """The scalar to begin the backward pass with.
+
+    Args:
+        loss: from the model's output to it; by default the output's `loss` if it has one (as in Hugging Face's models), the output
+            itself if it is a scalar, else the sum of all floating-point outputs.
+    """
+    if loss is not None:
+        return loss(output)
+    if isinstance(own := getattr(output, "loss", None), torch.Tensor):
+        return own
+    leaves = [x for x in tree_leaves(output) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    if not leaves:
+        raise CheckmateError("the model returns no floating-point tensor: say with loss= what is to be differentiated")
+    if len(leaves) == 1 and leaves[0].dim() == 0:
+        return leaves[0]
+    return sum((x.sum() for x in leaves), start=torch.zeros((), device=leaves[0].device))
+
+
 class _Done(Exception):
     """Leaves the compiler as soon as the graph is there."""
 
@@ -189,8 +218,8 @@ def capture(
 
     Args:
         inputs: of the model. They and the model may be fake tensors (`torch._subclasses.FakeTensorMode`).
-        loss: from the model's output to a scalar; by default the output itself if it is a scalar, else the sum of all
-            floating-point outputs.
+        loss: from the model's output to a scalar. By default the output's `loss` if it has one, the output itself if it is a
+            scalar, else the sum of all floating-point outputs.
         cost_model: "profile" or "flops".
         device: plan for "h100", "a100", "rtx4090" or "cpu" instead of this machine: costs come from its published rates
             (`checkmate.planning.device_models`), sizes are in its blocks, and no op is run.
@@ -206,13 +235,7 @@ def capture(
         return profile_nodes(nodes, cost_model, progress, number=number, device=meant_for)
 
     def step(*arguments: Any) -> torch.Tensor:
-        output = model(*arguments)
-        if loss is not None:
-            return loss(output)
-        leaves = [x for x in tree_leaves(output) if isinstance(x, torch.Tensor) and x.is_floating_point()]
-        if len(leaves) == 1 and leaves[0].dim() == 0:
-            return leaves[0]
-        return sum((x.sum() for x in leaves), start=torch.zeros((), device=leaves[0].device))
+        return loss_of(model(*arguments), loss)
 
     def partition(joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **unused: Any) -> Any:
         block = None if meant_for is None else meant_for.block

@@ -19,7 +19,7 @@ from .coverage import Coverage, caller, check_inputs
 from .group import Group
 from .inference import InferenceGraph
 from .internals import current_compilation
-from .part import Part, Ticket
+from .part import Part, Runner, Ticket
 from .plan import Plan
 
 #: How `plans` finds the graphs of a model compiled by `torch.compile`.
@@ -52,6 +52,7 @@ class Session:
         group: the graphs that its graphs share their budget with.
         parts: its graphs. no_gradients: those among them that have no backward pass.
         module: the model, if it is known.
+        dry: runs the graphs in place of their plans while nothing is to be computed.
     """
 
     def __init__(self, given: Mapping[str, Any]):
@@ -61,6 +62,7 @@ class Session:
         self.warned: set[str] = set()
         self.parameters: dict[int, weakref.ref[torch.Tensor]] = {}
         self.module: weakref.ref[torch.nn.Module] | None = None
+        self.dry: Runner | None = None
         with _sessions_lock:
             _sessions.add(self)
 
@@ -90,6 +92,8 @@ class Session:
 
     def forward(self, part: Part, arguments: list[Any]) -> tuple[list[Any], Ticket]:
         """Run a forward pass; a round of graphs with the same options that waits for its backward passes takes it in."""
+        if self.dry is not None:
+            return self.dry.forward(part, arguments)
         for tensor in arguments:
             if isinstance(tensor, torch.nn.Parameter):
                 self.parameters[id(tensor)] = weakref.ref(tensor)
@@ -104,10 +108,14 @@ class Session:
 
     def backward(self, ticket: Ticket, tangents: list[Any]) -> Sequence[Any]:
         """Run a backward pass."""
+        if self.dry is not None:
+            return self.dry.backward(ticket, tangents)
         return self.group.backward(ticket, tangents)
 
     def inference(self, part: Part, arguments: list[Any]) -> Sequence[Any]:
         """Run a graph that has no backward pass."""
+        if self.dry is not None:
+            return self.dry.inference(part, arguments)
         return self.no_gradients[part](arguments)
 
 

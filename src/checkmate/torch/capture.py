@@ -28,7 +28,7 @@ from ..planning import OpCost
 from .in_place import writable_inputs
 from .internals import forward_outputs, is_tangent, tangents_of_outputs
 from .measure import same_device
-from .nodes import has_side_effects, is_batch_norm, is_random, split_passes, tensors_of, unpin_overwritten
+from .nodes import checkpoint_of, has_side_effects, is_batch_norm, is_random, split_passes, tensors_of, unpin_overwritten
 from .random import RANDOM_DEVICES
 from .sizes import Bindings, Number, Scalars, Sizes, storage_bytes, storage_key
 
@@ -80,6 +80,7 @@ class Captured:
         tangents: for each output the value of its gradient; None where it has none.
         gradients: outputs of the backward pass, one for each placeholder of the forward pass; None where there is none.
         sticky: nodes whose first computation is the one that counts (new running statistics of batch norm).
+        checkpointed: ops inside `torch.utils.checkpoint` whose results it would not keep.
         device: where the budget applies.
         resident: bytes of parameters, buffers and inputs.
         sizes: the symbols of the trace. scalars: nodes that stand for numbers which follow from them.
@@ -99,6 +100,7 @@ class Captured:
     tangents: list[int | None]
     gradients: list[fx.Node | None]
     sticky: set[fx.Node]
+    checkpointed: frozenset[int]
     device: torch.device
     resident: int
     sizes: Sizes
@@ -209,6 +211,7 @@ class _JointReader:
         self._read()
         self._returned = self._find_returned()
         self._reuses = self._find_reuses()
+        self._checkpointed = self._find_checkpointed()
         self._again = [part.node is not None and self._can_run_again(part.node, part.makes) for part in self.parts]
         here = [tensor if same_device(tensor.device, self.device) else None for tensor in (*self.made, *self.fixed.values())]
         self._bytes = self.sizes.function(0 if tensor is None else storage_bytes(tensor) for tensor in here)
@@ -238,6 +241,7 @@ class _JointReader:
             tangents=[self._value_behind(node) for node in self.tangent_of],
             gradients=[node if isinstance(node, fx.Node) else None for node in self.gradients],
             sticky=self.sticky,
+            checkpointed=self._checkpointed,
             device=self.device,
             resident=sum(list(fixed.values())[: self.num_resident]),
             sizes=self.sizes,
@@ -343,6 +347,18 @@ class _JointReader:
             if value is not None:
                 returned[value] = returned.get(value, False) or not (update and self.tangents)
         return returned
+
+    def _find_checkpointed(self) -> frozenset[int]:
+        """Ops of the forward pass that PyTorch has marked as ones to run again; what leaves a checkpointed region is kept."""
+        regions = [checkpoint_of(part.node) if part.node is not None and part.phase == "forward" else None for part in self.parts]
+        producer = {value: op for op, part in enumerate(self.parts) for value in part.makes}
+        leaving = {
+            producer[value]
+            for op, part in enumerate(self.parts)
+            for value in part.reads
+            if part.phase != "backward" and regions[producer[value]] != regions[op]
+        }
+        return frozenset(op for op, region in enumerate(regions) if region is not None and op not in leaving)
 
     def _can_run_again(self, node: fx.Node, makes: Sequence[int]) -> bool:
         """It changes nothing but its outputs, and everything it reads and draws can be had a second time."""

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 
 from ..errors import CheckmateError, Contradiction, InfeasibleBudget
-from ..planning import Options
 from ..planning.parts import Event
 from .capture import Captured
 from .coverage import more_to_come
 from .halves import Halves
 from .held import Held
+from .options import Options
 from .part import Part, Ticket
 from .planner import Planner
 from .rounds import Order, Round, Run

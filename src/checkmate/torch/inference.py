@@ -22,25 +22,25 @@ class InferenceGraph:
     """Runs a part as it is, or where its budget is in bytes and too small for that, under a plan.
 
     Attributes:
-        plans: that were needed.
+        plans: that were needed. quick: the graph without costs.
     """
 
     def __init__(self, part: Part, group: Group):
         self.part = part
         self.group = group
         self.plans: list[Plan] = []
-        self._quick = read_joint_graph(part.module, part.num_outputs, lambda nodes, number: dict.fromkeys(nodes, FREE))
+        self.quick = read_joint_graph(part.module, part.num_outputs, lambda nodes, number: dict.fromkeys(nodes, FREE))
         self._plain = boxed(part.module)
         self._at: dict[Bindings, Boxed] = {}
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
-        sizes = self._quick.sizes.bind(arguments)
+        sizes = self.quick.sizes.bind(arguments)
         if sizes not in self._at:
             self._at[sizes] = self._made(sizes)
         return self._at[sizes](arguments)
 
     def _made(self, sizes: Bindings) -> Boxed:
-        options, quick = self.group.options, self._quick.at(sizes)
+        options, quick = self.group.options, self.quick.at(sizes)
         if options.is_relative:
             return self._plain
         device = quick.device

@@ -10,7 +10,7 @@ import inspect
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -244,6 +244,13 @@ def around_backward(begin: Callable[[Sequence[Any]], Callable[[bool], None] | No
 def inside_backward() -> bool:
     """This thread is in a pass of autograd's engine."""
     return bool(torch._C._current_graph_task_id() != -1)
+
+
+def leave_open(tensor: torch.Tensor, dimensions: Iterable[int]) -> None:
+    """Have the first trace with this tensor know these of its sizes as symbols, where it can."""
+    dynamo: Any = torch._dynamo
+    for dimension in dimensions:
+        dynamo.maybe_mark_dynamic(tensor, dimension)
 
 
 def graph_breaks() -> dict[str, int]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
 
 from ..errors import CheckmateError
 from .internals import is_tangent
@@ -58,6 +59,13 @@ def has_side_effects(node: fx.Node) -> bool:
         # Whether it draws random numbers is another question: attention is tagged as random though it mostly drops nothing.
         return target._schema.is_mutable or is_collective(node) or node.is_impure(impure_random=False)
     return node.is_impure() or "effect" in str(target)
+
+
+def checkpoint_of(node: fx.Node) -> object | None:
+    """Which `torch.utils.checkpoint` the node is inside of, if its results are not to be kept there; PyTorch notes it."""
+    if node.meta.get("recompute") not in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE):
+        return None
+    return node.meta.get("ac_graph_id", 0)
 
 
 # --- the passes of a joint graph ---

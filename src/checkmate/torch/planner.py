@@ -16,20 +16,22 @@ from torch import fx
 
 from ..errors import InfeasibleBudget
 from ..graph import Graph
-from ..planning import Allowance, Margins, OpCost, Options, note_excess
+from ..planning import Allowance, Margins, OpCost, note_excess
 from ..planning.parts import Event
 from ..units import format_bytes, parse_bytes
 from .capture import Captured
 from .halves import Halves
 from .held import Held, bytes_on
 from .measure import same_device
-from .plan import allocated_bytes, automatic_budget, read_options
+from .options import Options, read_options
+from .part import Part
+from .plan import allocated_bytes, automatic_budget
 from .profile import profile_nodes
 from .random import preserved_random_state
 from .rounds import Order, Run, largest
 from .safe_plan import safe_halves
 from .script_memory import Script
-from .sizes import Number
+from .sizes import Bindings, Number
 from .step_plan import Pass, StepPlan, make_step_plan, order_of, own_storages
 
 #: Bytes for what stands for a run between its passes (`part.Ticket`), and the like.
@@ -46,6 +48,7 @@ class Planner:
 
     Attributes:
         left: bytes that were left of the rounds before when the last one began.
+        announced: sizes that passes will have, by part and number of the pass in its round: planned for from the start.
     """
 
     def __init__(self, given: Mapping[str, Any], held: Held):
@@ -57,6 +60,7 @@ class Planner:
         self._live = 0  # bytes, when a graph was called for the first time
         self._automatic: dict[torch.device, int] = {}
         self._margins: dict[Order, Margins] = {}
+        self.announced: dict[tuple[Part, int], Bindings] = {}
 
     @property
     def options(self) -> Options:
@@ -111,7 +115,8 @@ class Planner:
         Raises:
             InfeasibleBudget: no schedule was found.
         """
-        sizes = [largest([one.sizes, *(other.passes[i].sizes for other in others)]) for i, one in enumerate(passes)]
+        announced = [self.announced.get((one.part, i), one.sizes) for i, one in enumerate(passes)]
+        sizes = [largest([one.sizes, announced[i], *(other.passes[i].sizes for other in others)]) for i, one in enumerate(passes)]
         at_most = [replace(one, sizes=most) for one, most in zip(passes, sizes, strict=True)]
         device = passes[0].part.captured(self.profile).device
         own = own_storages(passes)
@@ -125,8 +130,8 @@ class Planner:
             try:
                 return make_step_plan(at_most, events, self.options, allow, self.profile, ported, soon, script)
             except InfeasibleBudget as error:
-                if at_most == list(passes):
-                    raise self._that_works(error, passes, events, allow, script) from None
+                if at_most == list(passes) or announced != [one.sizes for one in passes]:
+                    raise self._that_works(error, at_most, events, allow, script) from None
                 return make_step_plan(passes, events, self.options, allow, self.profile, ported, soon, script)
 
     def safe(self, captured: Captured, run: Run, kept: Mapping[int, torch.UntypedStorage]) -> Halves:
@@ -193,6 +198,7 @@ class Planner:
         return Allowance(total, reserved, 0, outside)
 
     def _total_for(self, graph: Graph, besides: int, device: torch.device) -> int:
+        self.options.check_device(device)
         return self.options.total(graph.no_recompute_peak + besides, lambda: self.automatic(device))
 
     def automatic(self, device: torch.device) -> int:

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from ..errors import InfeasibleBudget
 from ..graph import Graph
-from ..planning import Allowance, Options, make_plan
+from ..planning import Allowance, make_plan
 from ..planning.parts import least_across
 from .capture import Captured
 from .halves import Halves, halves_of
+from .options import Options
 from .plan import Plan
 from .step_plan import part_graph
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import InvalidSchedule
 from ..graph import Graph
-from ..planning import Allowance, Options, make_plan, plan_of
+from ..planning import Allowance, make_plan, plan_of
 from ..planning.background import BackgroundSearch
 from ..planning.parts import Event, Link, Pair, PartGraph, PartInput
 from ..planning.step_graph import StepGraph, join
@@ -17,6 +17,7 @@ from ..planning.stretches import bytes_before, cut, peak_as_run
 from ..schedule import simulate
 from .capture import Captured, Profiler
 from .halves import halves_of
+from .options import Options
 from .part import Part
 from .plan import Plan
 from .rounds import Order, Round, within
@@ -126,6 +127,10 @@ class StepPlan:
         if not self.plan.final:
             self._search = _Search(self.plan, self._joined, options.search())
 
+    def search_no_more(self) -> None:
+        """End the search; this schedule stays."""
+        self._search, self.plan.final = None, True
+
     def better(self) -> StepPlan | None:
         """The plan with the schedule that is searched for, once that is there, and better than this one. It never waits.
 
@@ -194,7 +199,7 @@ class _Search:
             return None
         excess = peak_as_run(self._joined, schedule.steps) - self._allowance.limit
         if excess <= 0:
-            own = {"device": self._plan.device, "num_graphs": self._plan.num_graphs}
+            own = {"device": self._plan.device, "num_graphs": self._plan.num_graphs, "of": self._plan.of}
             return plan_of(schedule, self._allowance, Plan, **own)
         self._tries -= 1
         if self._tries > 0:
@@ -224,6 +229,16 @@ def joined_graph(
     return join([part_graph(part) for part in captured], pairs, events, "step", beside), captured
 
 
+def checkpointed(joined: StepGraph, captured: Sequence[Captured]) -> frozenset[int]:
+    """Ops inside `torch.utils.checkpoint` that it would run again."""
+    found = set()
+    for op, local in enumerate(joined.local):
+        pair = joined.pair_of(op)
+        if pair is not None and local in captured[pair].checkpointed:
+            found.add(op)
+    return frozenset(found)
+
+
 def make_step_plan(
     passes: Sequence[Pass],
     events: Sequence[Event],
@@ -248,8 +263,10 @@ def make_step_plan(
     joined, captured = joined_graph(passes, events, profile, script)
     device, graphs = captured[0].device, len({one.part for one in passes})
     allowance = allowance_of(joined.graph)
+    again = checkpointed(joined, captured) if options.keep_checkpoints else ()
+    own = {"device": device, "num_graphs": graphs, "of": options.of}
     for _ in range(_TRIES):
-        plan = make_plan(joined.graph, options, allowance, Plan, others, soon, device=device, num_graphs=graphs)
+        plan = make_plan(joined.graph, options, allowance, Plan, others, soon, again, **own)
         excess = peak_as_run(joined, plan.schedule.steps) - allowance.limit
         if excess <= 0:
             break

@@ -46,7 +46,9 @@ class Watch:
         if self.over or self._peaks is None:
             return function(arguments)
         if self.plan.device.type == "cuda" and event:  # since the last pass began: what came between is in it
-            self._peaks.append(torch.cuda.max_memory_allocated(self.plan.device))
+            self._peaks.append(self._cuda_peak())
+        if self._of_reserved and not event:
+            torch.cuda.empty_cache()  # what earlier steps and profiles took, and this plan may not need
         # Entered by hand: an error from the pass itself must not be mistaken for one of the measurement.
         context = measure_pass(self.plan.device, arguments)
         try:
@@ -59,8 +61,18 @@ class Watch:
         finally:
             context.__exit__(None, None, None)
         # On the CPU only what the pass adds counts: the process may hold tensors that have nothing to do with the step.
-        self._peaks.append(seen.peak if self.plan.device.type == "cuda" else self.before[event] + seen.peak - seen.base)
+        on_cuda = self._cuda_peak() if self._of_reserved else seen.peak
+        self._peaks.append(on_cuda if self.plan.device.type == "cuda" else self.before[event] + seen.peak - seen.base)
         return results
+
+    @property
+    def _of_reserved(self) -> bool:
+        return self.plan.of == "reserved"
+
+    def _cuda_peak(self) -> int:
+        """The most bytes since the counters of the device began anew."""
+        device = self.plan.device
+        return torch.cuda.max_memory_reserved(device) if self._of_reserved else torch.cuda.max_memory_allocated(device)
 
     def _postpone(self, error: CheckmateError) -> None:
         """The script measures or profiles this round itself: look at the next one."""
@@ -82,7 +94,7 @@ class Watch:
 def report_excess(plan: Plan) -> None:
     """Tell the user that a step took more than its budget, and that the next one is planned anew."""
     excess = plan.excess_of(plan.measured_peak or 0)
-    warn(f"the first step {excess}: the next step runs under a new plan with that much more room")
+    warn(f"the first step {excess}: the next step runs under a new plan with that much more room{_advice(plan)}")
 
 
 def no_room(plan: Plan, peak: int) -> str:
@@ -90,7 +102,17 @@ def no_room(plan: Plan, peak: int) -> str:
     return (
         f"the step takes {format_bytes(peak)} ({peak} bytes), {format_bytes(peak - plan.budget)} above the budget of "
         f"{format_bytes(plan.budget)} ({plan.budget} bytes), and no plan was found that takes less: training goes on under the "
-        "last one; give it that much more, or a smaller batch"
+        f"last one; give it that much more, or a smaller batch{_advice(plan)}"
+    )
+
+
+def _advice(plan: Plan) -> str:
+    """What makes the allocator reserve less for the same tensors."""
+    if plan.of != "reserved":
+        return ""
+    return (
+        "; what the allocator reserves includes gaps between tensors, of which there are fewer with "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment"
     )
 
 

@@ -1,0 +1,74 @@
+"""Plans for sizes that are yet to come."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import checkmate.torch
+from checkmate import CheckmateError, InfeasibleBudget
+from torch_models import identical, state
+
+FLOPS: dict[str, Any] = {"cost_model": "flops", "time_limit": 2.0, "gap": 0.05}
+
+
+class Net(nn.Module):
+    def __init__(self, breaks: bool) -> None:
+        super().__init__()
+        self.norm, self.wide, self.narrow = nn.BatchNorm1d(16), nn.Linear(16, 64), nn.Linear(64, 16)
+        self.breaks = breaks
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        x = torch.tanh(self.wide(self.norm(x)))
+        if self.breaks:
+            torch._dynamo.graph_break()
+        out: Tensor = self.narrow(x).mul(scale).square().mean()
+        return out
+
+
+def step(model: nn.Module, size: int) -> list[Tensor]:
+    torch.manual_seed(size)
+    model.zero_grad()
+    loss = model(torch.randn(size, 16))
+    loss.backward()
+    return [loss.detach(), *[p.grad for p in model.parameters() if p.grad is not None], *state(model)]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # PyTorch looks, between the graphs
+@pytest.mark.parametrize("breaks", [False, True])
+def test_one_plan_serves_all_sizes_up_to_those_announced(breaks: bool) -> None:
+    torch.manual_seed(0)
+    plain = Net(breaks)
+    model = checkmate.torch.compile(copy.deepcopy(plain), budget="100%", shapes={"x": (64, 16)}, **FLOPS)
+    for size in (8, 8, 64, 32, 64):
+        assert identical(step(model, size), step(plain, size))  # running statistics among them
+    (plan,) = checkmate.torch.plans(model)
+    assert plan.num_graphs == 1 + breaks
+    at_once = checkmate.torch.compile(copy.deepcopy(plain), budget="100%", **FLOPS)
+    for _ in range(2):
+        step(at_once, 64)
+    assert plan.budget == checkmate.torch.plans(at_once)[-1].budget
+
+
+def test_a_budget_that_is_too_small_for_them_is_an_error_at_once() -> None:
+    torch.manual_seed(0)
+    model = Net(False)
+    small = checkmate.torch.compile(copy.deepcopy(model), budget=30_000, **FLOPS)
+    step(small, 8)
+    announced = checkmate.torch.compile(model, budget=30_000, shapes={"x": (256, 16)}, **FLOPS)
+    with pytest.raises(InfeasibleBudget):
+        step(announced, 8)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [({"y": (8, 16)}, "the tensors of this call are: x"), ({"x": (8,)}, "1 dimensions"), ({"scale": (8,)}, "scale")],
+)
+def test_names_and_dimensions_are_checked(shapes: Any, message: str) -> None:
+    model = checkmate.torch.compile(Net(False), budget="1MiB", shapes=shapes, **FLOPS)
+    with pytest.raises(CheckmateError, match=message):
+        model(torch.randn(8, 16), 2.0)
