@@ -185,6 +185,7 @@ class _Search:
 
     def _compile(self, session: Session) -> Callable[..., Any]:
         session.watch(self.model)
+        session.module = None  # its user has not compiled the model, and finds no plans under it
         compiled: Callable[..., Any] = torch.compile(to_compile(self.model), backend=partial(backend, session), **isolation())
         return compiled
 
@@ -328,7 +329,7 @@ class _Search:
         finally:
             for one in session.group.plans:
                 one.search_no_more()  # nobody trains under them
-            session.parameters.clear()  # nobody has compiled the model: its plans are not to be found under it
+            session.parameters.clear()  # nor are their plans to be found under the model
         if plan is None or plan.measured_peak is None:
             return plan  # nothing can be measured here
         self.margin = max(self.margin, plan.measured_peak - plan.budget)
