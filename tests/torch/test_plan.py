@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,9 @@ def test_the_budget_in_bytes_stays_when_a_step_is_planned_again(monkeypatch: pyt
         which.step(model)
     (first,) = checkmate.torch.plans(model)
     monkeypatch.setattr(PLANNER, "profile_nodes", profile.profile_nodes)  # whose plain peak is another
-    which.step(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", checkmate.torch.BudgetWarning)  # whether one new plan is enough depends on measured costs
+        which.step(model)
     (second,) = checkmate.torch.plans(model)
     assert second is not first
     assert second.budget == second.schedule.budget == first.budget
