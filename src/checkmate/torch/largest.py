@@ -145,7 +145,7 @@ def max_sequence_length(
 
 @dataclass(frozen=True)
 class _Answer:
-    """What is known of a size. `need`: bytes that it was found to need, if it does not fit."""
+    """What is known of a size. `error`: why no plan was found; None also where one was, and costs too much."""
 
     fits: bool
     plan: Plan | None = None
