@@ -108,8 +108,8 @@ def test_the_next_process_finds_its_plan(tmp_path: Path, monkeypatch: pytest.Mon
 def test_infeasible_budget_reaches_the_caller_as_it_is() -> None:
     which = case("residual")
     graph = graph_of(which)
-    by_name = torch.compile(twin(which.model), backend="checkmate", options={"budget": 1000})
-    for model in (checkmate.torch.compile(twin(which.model), budget=1000), by_name):
+    by_name = torch.compile(twin(which.model), backend="checkmate", options={"budget": 1000, "time_limit": 4})
+    for model in (checkmate.torch.compile(twin(which.model), budget=1000, time_limit=4), by_name):
         with pytest.raises(checkmate.InfeasibleBudget) as caught:
             which.step(model)
         assert caught.value.budget == 1000
