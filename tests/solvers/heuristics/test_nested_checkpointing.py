@@ -14,7 +14,7 @@ from checkmate.solvers.heuristics.nested_checkpointing import Nested
 from checkmate.solvers.representation.decoding import evaluate
 from checkmate.solvers.representation.graph_arrays import problem_of
 from checkmate.solvers.representation.segments import cut, segment_graph
-from support import brute_force, training_chain
+from support import brute_force, random_graph, training_chain, with_reuse
 
 
 def nested(graph: Graph, budget: int, most: int = 100) -> Nested:
@@ -108,3 +108,12 @@ def test_a_long_last_segment_where_the_turn_leaves_little_room() -> None:
     plain, tailed = (Nested(problem_of(graph), auto, 16, budget, 0, tail=tail).run(budget) for tail in (0.0, 100.0))
     assert plain is not None and tailed is not None and max(plain.peak, tailed.peak) <= budget
     assert tailed.cost < plain.cost
+
+
+def test_nothing_is_written_in_what_a_segment_holds() -> None:
+    for seed in range(30):
+        rng = random.Random(seed)
+        graph = with_reuse(rng, random_graph(rng, max_ops=90, min_ops=30), share=1.0)
+        budget = (graph.min_working_set + graph.no_recompute_peak) // 2
+        found = nested(graph, budget).run(budget)
+        assert found is None or found.cost >= graph.ideal_cost

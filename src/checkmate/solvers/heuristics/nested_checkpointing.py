@@ -348,7 +348,8 @@ def _advance(one: SegmentGraph) -> tuple[float, float, float, float]:
     values = one.graph.values[: max((value for op in ops for value in op.outputs), default=-1) + 1]
     peaks = []
     for kept in (set(leaves), {*leaves, *ops[0].outputs}):
-        part = Graph(ops, [replace(value, keep=index in kept) for index, value in enumerate(values)])
+        apart = [replace(op, reuses=None) if op.reuses in kept else op for op in ops]  # nothing is written in what is kept
+        part = Graph(apart, [replace(value, keep=index in kept) for index, value in enumerate(values)])
         peaks.append(float(part.no_recompute_peak))
     again = _needed(one.graph, range(one.gap + 1), one.gap)
     return peaks[0], peaks[1], sum(op.cost for op in ops), sum(one.graph.ops[op].cost for op in again)
