@@ -111,11 +111,11 @@ def prepared_imports() -> None:
 def work(model: str, feature: str, levels: list[str], options: argparse.Namespace, folder: str) -> dict[str, Any]:
     """All trainings of a row; plans are kept in a folder of its own."""
     from keras_matrix_networks import TASKS
-    from keras_matrix_script import FEATURES, forked, train
+    from keras_matrix_script import FEATURES, forked_with_cache, train
 
     def run(budget: int | str | None, name: str) -> dict[str, Any]:
         output = f"{folder}/{name}.npz"
-        made = forked(
+        made = forked_with_cache(
             lambda: train(TASKS[model], FEATURES[feature], budget, options.time_limit, output), f"{folder}/cache", options.timeout
         )
         print(f"    {model}/{feature} {name}: {made['seconds']:.0f} s {(made['error'] or '')[:150]}", file=sys.stderr, flush=True)

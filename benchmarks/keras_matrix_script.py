@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 from keras import optimizers
 from keras_matrix_networks import Task
+from worker import forked
 
 import checkmate.tf2
 from checkmate import InfeasibleBudget
@@ -359,28 +360,17 @@ def _shown(plan: Any) -> dict[str, Any]:
     return {**{name: getattr(plan, name) for name in names}, "overhead": plan.schedule.overhead}
 
 
-def forked(work: Callable[[], dict[str, Any]], cache: str, seconds: float) -> dict[str, Any]:
+def forked_with_cache(work: Callable[[], dict[str, Any]], cache: str, seconds: float) -> dict[str, Any]:
     """What `work` returns, in a process of its own: this one, which has loaded the packages and done nothing else, copied.
 
     Args:
         cache: the folder in which the copy keeps plans.
     """
-    import multiprocessing
-    import sys
 
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
-
-    def child() -> None:
+    def cached() -> dict[str, Any]:
         os.environ["CHECKMATE_CACHE_DIR"] = cache
-        there.send(work())
-        there.close()
-        sys.stdout.flush()
-        os._exit(0)  # what packages do at the end does not count
+        return work()
 
-    process = context.Process(target=child)
-    process.start()
-    there.close()
     failed: dict[str, Any] = {
         "infeasible": None,
         "peaks": {},
@@ -389,13 +379,4 @@ def forked(work: Callable[[], dict[str, Any]], cache: str, seconds: float) -> di
         "step_seconds": [],
         "seconds": seconds,
     }
-    try:
-        if here.poll(seconds):
-            return dict(here.recv())
-        return {**failed, "error": f"not done after {seconds:g} s"}
-    except EOFError:
-        process.join()
-        return {**failed, "error": f"the process ended with exit code {process.exitcode}"}
-    finally:
-        process.kill()
-        process.join()
+    return forked(cached, seconds, failed)

@@ -55,9 +55,9 @@ def pairs() -> list[tuple[str, str, str]]:
 def ask(model: str, feature: str, budget: int | str, options: argparse.Namespace, cache: str) -> dict[str, Any]:
     """Train in a process of its own."""
     from keras_matrix_networks import TASKS
-    from keras_matrix_script import FEATURES, forked, train
+    from keras_matrix_script import FEATURES, forked_with_cache, train
 
-    return forked(
+    return forked_with_cache(
         lambda: train(TASKS[model], FEATURES[feature], budget, options.time_limit, None, STEPS), f"{cache}/plans", options.timeout
     )
 

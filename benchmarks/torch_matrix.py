@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import re
 import subprocess
@@ -36,9 +35,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from worker import forked
 
 MEBI = 2**20
 #: Trainings by level, and the share of the plain peak.
@@ -207,29 +209,8 @@ def trained(task: Any, feature: Any, run: Any, seconds: float) -> dict[str, Any]
     """`train` in a process of its own: this one, copied."""
     from torch_matrix_script import train
 
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
-
-    def child() -> None:
-        there.send(train(task, feature, run))
-        there.close()
-        sys.stdout.flush()
-        os._exit(0)  # what packages do at the end does not count
-
-    process = context.Process(target=child)
-    process.start()
-    there.close()
     failed: dict[str, Any] = {"losses": [], "peaks": {}, "infeasible": None, "warnings": [], "seconds": seconds}
-    try:
-        if here.poll(seconds):
-            return dict(here.recv())
-        return {**failed, "error": f"not done after {seconds:g} s"}
-    except EOFError:
-        process.join()
-        return {**failed, "error": f"the process ended with exit code {process.exitcode}"}
-    finally:
-        process.kill()
-        process.join()
+    return forked(partial(train, task, feature, run), seconds, failed)
 
 
 # --- the verdict ---

@@ -1,12 +1,14 @@
-"""Work in a process of its own, and what figures depend on: the part that the TensorFlow benchmarks share."""
+"""Work in a process of its own, and what figures depend on: the part that benchmarks share."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +19,36 @@ def result_of(script: str, work: list[Any], **settings: str) -> dict[str, Any]:
     command = [sys.executable, script, "--worker", json.dumps(work)]
     process = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=_surroundings(settings), check=True)
     return dict(json.loads(process.stdout.splitlines()[-1]))
+
+
+def forked(work: Callable[[], dict[str, Any]], seconds: float, failed: dict[str, Any]) -> dict[str, Any]:
+    """What `work` returns, in a process of its own: this one, copied.
+
+    Args:
+        seconds: that it may take. failed: what to return, with an "error" added, where it takes longer or its process ends.
+    """
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+
+    def child() -> None:
+        there.send(work())
+        there.close()
+        sys.stdout.flush()
+        os._exit(0)  # what packages do at the end does not count
+
+    process = context.Process(target=child)
+    process.start()
+    there.close()
+    try:
+        if here.poll(seconds):
+            return dict(here.recv())
+        return {**failed, "error": f"not done after {seconds:g} s"}
+    except EOFError:
+        process.join()
+        return {**failed, "error": f"the process ended with exit code {process.exitcode}"}
+    finally:
+        process.kill()
+        process.join()
 
 
 class Worker:

@@ -39,7 +39,7 @@ def test_pairs_are_many_and_known(load: Any) -> None:
 def test_plain_training_is_watched(load: Any, feature: str) -> None:
     script, networks = load("keras_matrix_script"), load("keras_matrix_networks")
     task = networks.Task(networks.conv, networks.pictures(), examples=4)
-    result = script.forked(lambda: script.train(task, script.FEATURES[feature], None, 1.0, None), "unused", 300.0)
+    result = script.forked_with_cache(lambda: script.train(task, script.FEATURES[feature], None, 1.0, None), "unused", 300.0)
     assert result["error"] is None
     # Of each of the six blocks, the result of its convolution and of its norm or ReLU are there when the backward pass begins.
     one = 4 * 4 * 32 * 32 * 32
