@@ -21,7 +21,7 @@ from torch_models import Case, case, identical, state, step_peak, train, twin
 PLANNER = sys.modules["checkmate.torch.planner"]
 NAMES = ("residual", "unet", "decoder")
 #: Budget as a point between 1.25 x the minimum (0) and the plain peak (1).
-LEVELS = (0.7, 0.35, 0.0)
+LEVELS = (0.5, 0.0)
 
 
 def graph_of(which: Case) -> checkmate.Graph:
@@ -108,15 +108,14 @@ def test_the_next_process_finds_its_plan(tmp_path: Path, monkeypatch: pytest.Mon
 def test_infeasible_budget_reaches_the_caller_as_it_is() -> None:
     which = case("residual")
     graph = graph_of(which)
-    by_name = torch.compile(twin(which.model), backend="checkmate", options={"budget": 1000, "time_limit": 4})
-    for model in (checkmate.torch.compile(twin(which.model), budget=1000, time_limit=4), by_name):
-        with pytest.raises(checkmate.InfeasibleBudget) as caught:
-            which.step(model)
-        assert caught.value.budget == 1000
-        assert caught.value.proven_minimum >= graph.min_working_set
+    by_name = torch.compile(twin(which.model), backend="checkmate", options={"budget": 1000, "time_limit": 2})
+    with pytest.raises(checkmate.InfeasibleBudget) as caught:
+        which.step(by_name)
+    assert caught.value.budget == 1000
+    assert caught.value.proven_minimum >= graph.min_working_set
     # What lives outside the graph in a step is known only after the first one: some small tensors.
     needed = caught.value.smallest_found + 4096
-    again = checkmate.torch.compile(twin(which.model), budget=needed, time_limit=4)
+    again = checkmate.torch.compile(twin(which.model), budget=needed, time_limit=2)
     which.step(again)
     assert checkmate.torch.plans(again)[0].predicted_peak <= needed
 

@@ -27,9 +27,9 @@ from .plan import Plan, automatic_budget, make_plan
 from .profile import profile_ops, tf_environment
 from .trace import trace
 
-#: A plan whose ops can run at the same time may cost this much more, for that saves about a tenth of the time. It is sought with more
-#: room, by the part of the budget that a first plan leaves, up to so many times.
-_LITTLE, _MORE_ROOM = 1.05, 4
+#: A plan with more room may cost this much more, for ops that run at the same time save about a tenth of the time. All that is wanted
+#: is sought, and then these parts of it.
+_LITTLE, _MORE_ROOM = 1.05, (1, 2)
 
 #: Seconds of a step whose ops may overlap; those of a longer one are large enough to use all of the machine one by one.
 _QUICK = 1.0
@@ -209,25 +209,28 @@ class _Shaped:
         return None if added is None else self._total(candidate, added)
 
     def improve(self, candidate: Executor) -> Iterator[Executor]:
-        """Let ops overlap. Where they run one by one because the plan is just within the budget, or all but small ones: a plan with more
-        room may cost little, and take less time."""
+        """Let ops overlap. Where the plan is just within the budget: one with more room may cost little. Then chance hardly ever takes a
+        step above the budget, and all ops may overlap."""
         best, budget = candidate, candidate.plan.budget
         for found in candidate.overlapped():
             if found is not None:
                 best = self._seen(*found)
             yield best
-        for parts in range(1, _MORE_ROOM + 1):
-            if not best.wanted_room or parts * budget // SPARE < best.wanted_room:
-                continue
+        unit, cost, margin = budget // SPARE, candidate.plan.schedule.cost, candidate.plan.margin
+        for part in _MORE_ROOM:
+            if not best.wanted_room:
+                return
             try:
-                other = self.make(budget, best.plan.margin + parts * budget // SPARE, again=True)
+                other = self.make(budget, margin + -(-best.wanted_room // (part * unit)) * unit, again=True)
             except InfeasibleBudget:
-                return
-            if other.plan.schedule.cost > _LITTLE * best.plan.schedule.cost:
-                return
+                continue
+            if other.plan.schedule.cost > _LITTLE * cost:
+                continue
             self.rehearse(other)
+            if other.added_in_turn is not None and other.wanted_room < best.wanted_room:
+                best = self._seen(other, other.added_in_turn)
             yield best
-            for found in other.overlapped(everything=True):
+            for found in other.overlapped():
                 if found is not None and not found[0].wanted_room and self._total(*found) <= budget:
                     best = self._seen(*found)
                 yield best
