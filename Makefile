@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+TF_TUTORIAL := tests/test_tutorials.py::test_tutorial_runs[quickstart_tensorflow]
 
 .PHONY: demo test test-tf2 test-scripts check clean
 
@@ -12,7 +13,7 @@ demo: $(STAMP)
 # Each framework in processes of its own: together they change each other's threads and memory. So do tests of TensorFlow: those with
 # the tightest budgets need a memory pool that no other has cut into pieces. The rest, mostly search on one core, uses all of them.
 test: check
-	$(BIN)/python -m pytest --ignore=tests/tf2 --ignore=tests/test_tutorials.py --ignore=tests/benchmarks \
+	$(BIN)/python -m pytest --ignore=tests/tf2 --ignore=tests/benchmarks --deselect "$(TF_TUTORIAL)" \
 		--numprocesses logical --maxprocesses 8 --dist worksteal
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-tf2 test-scripts
 
@@ -21,7 +22,7 @@ test-tf2: $(STAMP)
 
 test-scripts: $(STAMP)
 	$(BIN)/python -m pytest tests/tf2/test_training.py
-	$(BIN)/python -m pytest tests/test_tutorials.py tests/benchmarks
+	$(BIN)/python -m pytest "$(TF_TUTORIAL)" tests/benchmarks
 
 check: $(STAMP)
 	$(BIN)/ruff check

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support import random_graph
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -44,10 +47,11 @@ def test_outcomes(
 
 
 def test_two_real_processes(determinism: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = ["--networks", "--layers", "0", "--orders", "given", "--random", "1", "--tuning", "0", "--time-limit", "600"]
-    arguments = [*few, "--output", str(tmp_path / "out.json")]
+    random_graph(random.Random(46), max_ops=90, min_ops=12).save(tmp_path / "chain.json")
+    few = ["--networks", "--layers", "0", "--random", "0", "--tuning", "0", "--time-limit", "600"]
+    arguments = [str(tmp_path / "chain.json"), *few, "--output", str(tmp_path / "out.json")]
     monkeypatch.setattr("sys.argv", [str(FOLDER / "determinism.py"), *arguments])
     monkeypatch.setenv("PYTHONPATH", str(Path(determinism.checkmate.__file__).parent.parent))
     assert determinism.main() == 0
     found = json.loads((tmp_path / "out.json").read_text())
-    assert len(found["rows"]) == 2 and not any(row["by_clock"] for row in found["rows"])
+    assert len(found["rows"]) == 4 and not any(row["by_clock"] for row in found["rows"])

@@ -69,7 +69,7 @@ def outcomes() -> list[Any]:
     """What must be the same in every process."""
     rows = [solve(training_graph(seed), 0.3, 1e-3) for seed in (31, 21, 38, 11)]  # of 13, 33, 65 and 69 ops
     rows += [solve(training_graph(seed), 0.3, 1e-3, "any") for seed in (46, 11)]
-    rows += [solve(networks.resnet50(), 0.28, 3e-3), solve(networks.transformer(4), 0.5, 1e-3)]
+    rows += [solve(networks.transformer(4), 0.5, 1e-3)]
     rows += [all_phases(networks.mobilenet(), 0.01), all_phases(networks.unet(), 0.03)]
     for seed in (0, 17):
         least, proven = least_peak_found(training_graph(seed), units=0.5, seconds=LIMIT)
@@ -100,7 +100,7 @@ def test_two_processes_find_the_same() -> None:
                 other.kill()
                 other.wait()
     one, two = (json.loads(answer) for answer in answers)
-    assert len(one) == len(two) == 12 and all(len(row) >= 2 for row in one)
+    assert len(one) == len(two) == 11 and all(len(row) >= 2 for row in one)
     for number, (first, second) in enumerate(zip(one, two, strict=True)):
         assert first == second, f"search {number}"
 
