@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 TF_TUTORIAL := tests/test_tutorials.py::test_tutorial_runs[quickstart_tensorflow]
 
-.PHONY: demo test test-tf2 test-scripts check clean
+.PHONY: demo test test-tf2 test-scripts check dist clean
 
 demo: $(STAMP)
 	$(BIN)/checkmate demo --output demo-output
@@ -30,6 +30,18 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# A wheel and an archive, checked, and the wheel used in an empty environment.
+dist: $(STAMP)
+	rm -rf dist
+	$(PYTHON) -m venv --clear .release
+	.release/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt build twine check-wheel-contents
+	.release/bin/python -m build
+	.release/bin/twine check --strict dist/*
+	.release/bin/check-wheel-contents dist/*.whl
+	$(PYTHON) -m venv --clear .release
+	.release/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt dist/*.whl
+	cd dist && ../.release/bin/checkmate solve resnet50 --batch 64 --budget 60% --time-limit 10
+
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv --clear $(VENV)
@@ -38,4 +50,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .release dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -42,7 +42,7 @@ assert main(["demo", "--quiet"]) == 2
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert result.stderr == "checkmate: error: the demo needs torch: run pip install 'checkmate[torch]'\n"
+    assert result.stderr == "checkmate: error: the demo needs torch: run pip install 'checkmate-remat[torch]'\n"
 
 
 def test_public_names() -> None:

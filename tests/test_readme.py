@@ -56,3 +56,9 @@ def test_constraints_pin_every_version() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9a-z.]*", line) for line in lines)
     names = {line.split("==")[0].lower() for line in lines}
     assert {"numpy", "scipy", "highspy", "numba", "torch", "matplotlib", "pytest", "hypothesis", "ruff", "mypy"} <= names
+
+
+def test_the_release_is_called_the_same_everywhere() -> None:
+    version = checkmate.__version__
+    assert f"\n## {version} " in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()

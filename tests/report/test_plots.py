@@ -96,7 +96,7 @@ except checkmate.CheckmateError as error:
     print(error)
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert result.stdout == "plots need matplotlib: run pip install 'checkmate[plot]'\n"
+    assert result.stdout == "plots need matplotlib: run pip install 'checkmate-remat[plot]'\n"
 
 
 # --- what the picture of a schedule is drawn from ---

@@ -166,7 +166,7 @@ def demo(options: argparse.Namespace, interrupts: Interrupts) -> bool:
     """Training under several budgets, beside plain training."""
     for module, extra in (("torch", "torch"), ("matplotlib", "plot")):
         if find_spec(module) is None:
-            raise BadUsage(f"the demo needs {module}: run pip install 'checkmate[{extra}]'")
+            raise BadUsage(f"the demo needs {module}: run pip install 'checkmate-remat[{extra}]'")
     from ..demo import COLUMNS, NOTE, cells, run_demo
 
     interrupts.working()

@@ -323,7 +323,7 @@ def _figure(path: str | os.PathLike[str], width: float, height: float) -> Figure
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise CheckmateError("plots need matplotlib: run pip install 'checkmate[plot]'") from None
+        raise CheckmateError("plots need matplotlib: run pip install 'checkmate-remat[plot]'") from None
     except (KeyError, ValueError) as error:  # its settings are read when it is imported
         raise CheckmateError(f"matplotlib does not start ({error}): check MPLBACKEND and your matplotlibrc") from None
     figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")

@@ -102,7 +102,7 @@ def test_the_command_of_the_extra_comes_first(monkeypatch: pytest.MonkeyPatch, t
     assert cbc.find_cbc() == cbcbox.cbc_bin_path()
     monkeypatch.setitem(sys.modules, "cbcbox", None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CheckmateError, match=r"needs the solver CBC: run pip install 'checkmate\[cbc\]'"):
+    with pytest.raises(CheckmateError, match=r"needs the solver CBC: run pip install 'checkmate-remat\[cbc\]'"):
         cbc.find_cbc()
     (tmp_path / "cbc").touch(mode=0o755)
     assert cbc.find_cbc() == str(tmp_path / "cbc")
