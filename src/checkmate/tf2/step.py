@@ -216,12 +216,12 @@ class _Shaped:
             if found is not None:
                 best = self._seen(*found)
             yield best
-        unit, cost, margin = budget // SPARE, candidate.plan.schedule.cost, candidate.plan.margin
+        unit, cost = budget // SPARE, candidate.plan.schedule.cost
         for part in _MORE_ROOM:
             if not best.wanted_room:
                 return
             try:
-                other = self.make(budget, margin + -(-best.wanted_room // (part * unit)) * unit, again=True)
+                other = self.make(budget, best.plan.margin + -(-best.wanted_room // (part * unit)) * unit, again=True)
             except InfeasibleBudget:
                 continue
             if other.plan.schedule.cost > _LITTLE * cost:
