@@ -41,7 +41,9 @@ def find_cbc() -> str:
     except (RuntimeError, ValueError) as error:  # its environment variable CBCBOX_BUILD asks for a build that it lacks
         raise CheckmateError(f"method 'milp-cbc': {error}") from None
     if path is None:
-        raise CheckmateError("method 'milp-cbc' needs the solver CBC: run pip install 'checkmate-remat[cbc]', or put cbc on the PATH")
+        raise CheckmateError(
+            "method 'milp-cbc' needs the solver CBC: run pip install 'checkmate-remat[cbc]', or put cbc on the PATH"
+        )
     return path
 
 
