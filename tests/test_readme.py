@@ -58,7 +58,7 @@ def test_constraints_pin_every_version() -> None:
     assert {"numpy", "scipy", "highspy", "numba", "torch", "matplotlib", "pytest", "hypothesis", "ruff", "mypy"} <= names
 
 
-def test_the_release_is_called_the_same_everywhere() -> None:
+def test_the_version_is_the_same_everywhere() -> None:
     version = checkmate.__version__
     assert f"\n## {version} " in (ROOT / "CHANGELOG.md").read_text()
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()

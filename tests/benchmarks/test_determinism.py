@@ -47,9 +47,9 @@ def test_outcomes(
 
 
 def test_two_real_processes(determinism: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    random_graph(random.Random(46), max_ops=90, min_ops=12).save(tmp_path / "chain.json")
+    random_graph(random.Random(46), max_ops=90, min_ops=12).save(tmp_path / "graph.json")
     few = ["--networks", "--layers", "0", "--random", "0", "--tuning", "0", "--time-limit", "600"]
-    arguments = [str(tmp_path / "chain.json"), *few, "--output", str(tmp_path / "out.json")]
+    arguments = [str(tmp_path / "graph.json"), *few, "--output", str(tmp_path / "out.json")]
     monkeypatch.setattr("sys.argv", [str(FOLDER / "determinism.py"), *arguments])
     monkeypatch.setenv("PYTHONPATH", str(Path(determinism.checkmate.__file__).parent.parent))
     assert determinism.main() == 0

@@ -18,6 +18,7 @@ from ..errors import InfeasibleBudget
 from ..graph import Graph
 from ..planning import Allowance, Margins, OpCost, note_excess
 from ..planning.parts import Event
+from ..planning.rehearsal import SPARE
 from ..units import format_bytes, parse_bytes
 from .capture import Captured
 from .halves import Halves
@@ -38,9 +39,6 @@ from .step_plan import Pass, StepPlan, make_step_plan, order_of, own_storages
 _TICKET = 64
 #: A budget is tried before an error names it, and so many larger ones if need be; any schedule does.
 _NAMED, _ANY_GAP = 3, 1e3
-#: Where a step has several graphs, so much more by this part is named: the first step runs before anybody knows which graphs follow,
-#: and may take more than the steps after it. `python benchmarks/torch_named_budgets.py --rows gan/*` took 1.1% more.
-_SEVERAL = 33
 
 
 class Planner:
@@ -168,7 +166,9 @@ class Planner:
                     break
                 error = InfeasibleBudget(error.budget, error.proven_minimum, other.smallest_found)
         if len(passes) > 1:
-            named = error.smallest_found + error.smallest_found // _SEVERAL
+            # The first step runs before anybody knows which graphs follow, and may take more than the steps after it:
+            # `python benchmarks/torch_named_budgets.py --rows gan/*` took 1.1% more.
+            named = error.smallest_found + error.smallest_found // SPARE
             error = InfeasibleBudget(error.budget, error.proven_minimum, named)
         return self._for_microbatches(error, passes[0].part.captured(self.profile).device)
 
