@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import random
+import warnings
 import weakref
 from collections.abc import Callable
 from itertools import pairwise
@@ -227,6 +228,53 @@ def test_what_plain_parts_keep_between_the_passes_counts() -> None:
         with checkmate.torch.measure("cpu") as seen:
             step()
         assert sum(p.nbytes for p in model.parameters()) + x.nbytes + seen.peak - seen.base <= budget
+
+
+class Loop(Stack):
+    """PyTorch does not compile the loop, only the blocks."""
+
+    @torch._dynamo.disable(recursive=False)
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:a part of")
+def test_a_first_step_that_has_room_for_one_graph_only_is_refused() -> None:
+    """A plan for the first graph alone, made when nothing told of others, is no training that could go on."""
+    torch.manual_seed(0)
+    model: nn.Module = torch.compile(Loop(depth=12), backend="checkmate", options={"budget": "2.5MB", **FLOPS})
+    with pytest.raises(checkmate.InfeasibleBudget):
+        model(torch.randn(1024, 32)).backward()
+
+
+def test_what_two_backward_passes_take_is_known_from_the_second_step_on() -> None:
+    base, x = stack()
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    peak = plain_peak(copy.deepcopy(base), step)
+    planned = checkmate.torch.compile(copy.deepcopy(base), budget=6 * peak // 10, wait=True, **FLOPS)
+    optimizer = torch.optim.AdamW(planned.parameters())
+    with warnings.catch_warnings(record=True) as caught:  # of the first step, if it takes more
+        warnings.simplefilter("always")
+        step(planned, optimizer)
+    optimizer.zero_grad()
+    for _ in range(2):
+        with checkmate.torch.measure("cpu") as seen:
+            step(planned, optimizer)
+        optimizer.zero_grad()
+        assert 3 * sum(p.nbytes for p in planned.parameters()) + seen.peak - seen.base <= 6 * peak // 10
+    assert len(caught) <= 1
+    (plan,) = checkmate.torch.plans(planned)
+    assert plan.margin > 0
 
 
 def test_training_goes_on_where_no_plan_has_room() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import CheckmateError, Contradiction, InvalidSchedule
-from ..schedule import Compute, Step, simulate, steps_from_sequence
+from ..schedule import Compute, Free, Step, Trace, freed_next, simulate, steps_from_sequence
 from ..units import format_bytes
 from .parts import PartGraph
 from .step_graph import StepGraph
@@ -71,11 +71,38 @@ def as_run(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> list[Step]
     return result
 
 
-def peak_as_run(step: StepGraph, steps: Sequence[Step]) -> int:
-    """Bytes that a schedule takes at its peak when its parts run it, fixed memory included."""
-    if step.alone:
-        return simulate(step.graph, steps).peak
-    return simulate(step.graph, steps_from_sequence(step.graph, _delayed(step, _sequence(steps)))).peak
+def peak_as_run(step: StepGraph, steps: Sequence[Step], again: int | None = None) -> int:
+    """Bytes that a schedule takes at its peak when its parts run it, fixed memory included.
+
+    Args:
+        again: backward passes keep what they read, to run once more, and so many bytes of gradients are there then; None: they do not.
+    """
+    run = list(steps) if step.alone else steps_from_sequence(step.graph, _delayed(step, _sequence(steps)))
+    trace = simulate(step.graph, run)
+    return trace.peak if again is None else _peak_again(step, run, trace, again)
+
+
+def _peak_again(step: StepGraph, run: Sequence[Step], trace: Trace, gradients: int) -> int:
+    first = min(number for number, event in enumerate(step.events) if event.backward)
+    places = [number for number, one in enumerate(run) if isinstance(one, Compute)]
+    times = _times(step, _sequence(run))
+    begin = next((place for place, time in zip(places, times, strict=True) if time >= 2 * first), len(run))
+    kept: set[int] = set()  # what the forward passes have left
+    for one in run[:begin]:
+        if isinstance(one, Free):
+            kept.discard(one.value)
+        elif step.local[one.op] is not None:
+            kept.update(step.graph.ops[one.op].outputs)
+    more, peak = 0, max(trace.during[:begin], default=0)
+    for number in range(begin, len(run)):
+        one = run[number]
+        dies = one.value if isinstance(one, Free) else step.graph.ops[one.op].reuses
+        if dies in kept and (isinstance(one, Free) or dies in freed_next(run, number)):
+            kept.remove(dies)
+            more += step.graph.values[dies].size
+        if isinstance(one, Compute):
+            peak = max(peak, trace.during[number] + max(more, gradients))
+    return peak
 
 
 def bytes_before(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> tuple[int, ...]:

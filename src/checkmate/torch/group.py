@@ -22,6 +22,7 @@ from .capture import Captured
 from .coverage import more_to_come
 from .halves import Halves
 from .held import Held
+from .internals import keeps_graph
 from .options import Options
 from .part import Part, Ticket
 from .planner import Planner
@@ -61,10 +62,12 @@ class Group:
         self._after: dict[Order | None, Order] = {}  # which order followed which
         self._last: Order | None = None
         self._impossible: InfeasibleBudget | None = None
+        self._trains = False  # a whole round has run under its plan: from then on training goes on
         self._returned: list[weakref.ref[Any]] = []  # storages that rounds gave to the script
         self._hopeless: set[Order] = set()  # no plan was found
         self._safe: dict[tuple[Part, Bindings], Halves] = {}
         self._scripts: dict[Order, Script] = {}
+        self._twice: set[Order] = set()  # backward passes ran more than once
         self._recorded = 0
 
     @property
@@ -77,6 +80,7 @@ class Group:
         self.parts += other.parts
         self.modules += other.modules
         self.plans += other.plans
+        self._trains |= other._trains
         self.held.absorb(other.held)
 
     def waits(self) -> bool:
@@ -126,6 +130,7 @@ class Group:
         assert halves is not None
         # A second backward pass over what was kept for it (retain_graph) belongs to no round.
         again, run.done = run.done, True
+        round.twice |= keeps_graph()
         saved = ticket.take()
         given = [*saved, *tangents, *halves.backward_numbers(run.sizes)]
         saved.clear()
@@ -183,10 +188,17 @@ class Group:
         self._after[self._last], self._last = order, order
         if round.script is not None:
             self._scripts[order] = round.script.seen.joined(self._scripts.get(order, NOTHING))
+        if round.twice:
+            self._twice.add(order)
         plan = round.plan
         if plan is None or plan.order != order:
             self._learn(passes_of(round), round.events)
-        elif plan.watch.end():
+            return
+        self._trains = True
+        over = plan.watch.end()
+        if round.twice and plan.again is None:
+            plan.outdated = True  # which is why it may have taken more
+        elif over:
             report_excess(plan.plan)
             self.planner.passed(plan)
             plan.outdated = True
@@ -200,7 +212,7 @@ class Group:
         try:
             self._make(passes, events)
         except InfeasibleBudget as error:
-            if self.plans:
+            if self._trains:
                 self._hopeless.add(order_of(passes, events))
                 self._tell("order", f"graphs ran in an order that was not seen before, and cannot be planned: {error}")
             else:
@@ -226,7 +238,7 @@ class Group:
             round.plan = None
         if round.plan is not None:
             return round.plan.halves[run.number]
-        if self._impossible is not None and not self.plans:
+        if self._impossible is not None and not self._trains:
             raise copy(self._impossible)
         key = run.part, run.sizes
         if key not in self._safe:
@@ -328,7 +340,7 @@ class Group:
         """Plan a round; see `Planner.make`. The plan takes the place of the old one, or one of its own."""
         order = order_of(passes, events)
         others = [plan for plan in self.plans if plan.order == order]
-        made = self.planner.make(passes, events, others, self._script(order), outside, old, grown)
+        made = self.planner.make(passes, events, others, self._script(order), outside, old, grown, order in self._twice)
         if old in self.plans:
             self.plans[self.plans.index(old)] = made
         else:

@@ -104,6 +104,7 @@ class Planner:
         outside: int = 0,
         old: StepPlan | None = None,
         grown: bool = True,
+        twice: bool = False,
     ) -> StepPlan:
         """Plan a round, at the largest sizes seen if that can be had.
 
@@ -112,6 +113,7 @@ class Planner:
             outside: bytes that training holds besides, at least.
             old: the one among them whose place the new one takes.
             grown: sizes, or what training holds, may be more than before, and with them what a percentage comes to.
+            twice: backward passes keep what they read, and run once more.
 
         Raises:
             InfeasibleBudget: no schedule was found.
@@ -127,13 +129,14 @@ class Planner:
         ported = [other.plan for other in others if other is not old]
         allow = partial(self._allowance, order=order_of(passes, events), device=device, outside=outside, grown=grown)
         soon = not self.options.wait
+        again = self.held.trained(device) if twice else None
         with preserved_random_state([device]):
             try:
-                return make_step_plan(at_most, events, self.options, allow, self.profile, ported, soon, script)
+                return make_step_plan(at_most, events, self.options, allow, self.profile, ported, soon, script, again)
             except InfeasibleBudget as error:
                 if at_most == list(passes) or announced != [one.sizes for one in passes]:
-                    raise self._that_works(error, at_most, events, allow, script) from None
-                return make_step_plan(passes, events, self.options, allow, self.profile, ported, soon, script)
+                    raise self._that_works(error, at_most, events, allow, script, again) from None
+                return make_step_plan(passes, events, self.options, allow, self.profile, ported, soon, script, again)
 
     def safe(self, captured: Captured, run: Run, kept: Mapping[int, torch.UntypedStorage]) -> Halves:
         """The functions of a part that leave the most room for others, while the rest of its round is unknown.
@@ -153,13 +156,14 @@ class Planner:
         events: Sequence[Event],
         allow: Callable[[Graph], Allowance],
         script: Script,
+        again: int | None,
     ) -> InfeasibleBudget:
         """The same error, naming a budget that was tried."""
         options = replace(self.options, gap=_ANY_GAP)
         for _ in range(_NAMED):
             try:
                 allow_found = partial(_with_total, allow, error.smallest_found)
-                make_step_plan(passes, events, options, allow_found, self.profile, script=script)
+                make_step_plan(passes, events, options, allow_found, self.profile, script=script, again=again)
                 break
             except InfeasibleBudget as other:
                 if other.smallest_found <= error.smallest_found:

@@ -82,7 +82,7 @@ class Round(Generic[AnyPlan]):
 
     Attributes:
         plan: what the round runs under; None while its order is unknown.
-        ended: what it has shown has been noted.
+        ended: what it has shown has been noted. twice: a backward pass has kept what it reads, to run once more.
         script: what the script takes between the passes; None where it is not recorded.
     """
 
@@ -90,6 +90,7 @@ class Round(Generic[AnyPlan]):
     events: list[Event] = field(default_factory=list)
     plan: AnyPlan | None = None
     ended: bool = False
+    twice: bool = False
     script: ScriptMemory | None = None
     _made: dict[int, tuple[weakref.ref[Any], Hashable | Link]] = field(default_factory=dict)
 

@@ -69,6 +69,8 @@ class StepPlan:
         halves: for each pass of the round.
         watch: measures the first round.
         outdated: it took more than its budget, and is to be made again. captured: the parts at its sizes.
+        limit: bytes that the round may take, as its parts run it.
+        again: bytes of gradients that are there when its backward passes run once more; None where they do not.
     """
 
     def __init__(
@@ -79,8 +81,12 @@ class StepPlan:
         joined: StepGraph,
         captured: Sequence[Captured],
         script: Script,
+        limit: int,
+        again: int | None,
     ):
         self.plan = plan
+        self.limit = limit
+        self.again = again
         self.passes = list(passes)
         self.events = list(events)
         self.order = order_of(passes, events)
@@ -90,7 +96,6 @@ class StepPlan:
         self._search: _Search | None = None
         self._script = script
         self._sizes = {tuple(one.sizes for one in passes)}  # that it was tried at
-        limit = plan.allowance.limit
         self.halves = [
             halves_of(part, steps) for part, steps in zip(captured, cut(joined, plan.schedule.steps, limit), strict=True)
         ]
@@ -125,7 +130,7 @@ class StepPlan:
     def search_on(self, options: Options) -> None:
         """Begin to search for a better schedule, unless this one is final."""
         if not self.plan.final:
-            self._search = _Search(self.plan, self._joined, options.search())
+            self._search = _Search(self.plan, self._joined, options.search(), self.limit, self.again)
 
     def search_no_more(self) -> None:
         """End the search; this schedule stays."""
@@ -144,7 +149,9 @@ class StepPlan:
         finally:
             if self._search.over:
                 self._search, self.plan.final = None, True
-        return None if found is None else StepPlan(found, self.passes, self.events, self._joined, self.captured, self._script)
+        if found is None:
+            return None
+        return StepPlan(found, self.passes, self.events, self._joined, self.captured, self._script, self.limit, self.again)
 
     def accepts(self, passes: Sequence[Pass], profile: Profiler, script: Script | None = None) -> bool:
         """The schedule keeps to the budget at the sizes of these passes too; they are covered from now on.
@@ -171,9 +178,10 @@ class _Search:
         over: nothing more will come.
     """
 
-    def __init__(self, plan: Plan, joined: StepGraph, options: dict[str, Any]):
+    def __init__(self, plan: Plan, joined: StepGraph, options: dict[str, Any], limit: int, again: int | None):
         self.over = False
         self._plan, self._joined, self._options = plan, joined, options
+        self._limit, self._again = limit, again
         self._allowance, self._tries = plan.allowance, _TRIES
         self._running = self._begin()
 
@@ -197,15 +205,20 @@ class _Search:
                 known = self._plan.schedule
                 self._plan.schedule = replace(known, lower_bound=max(known.lower_bound, min(schedule.lower_bound, known.cost)))
             return None
-        excess = peak_as_run(self._joined, schedule.steps) - self._allowance.limit
+        excess = peak_as_run(self._joined, schedule.steps, self._again) - self._limit
         if excess <= 0:
             own = {"device": self._plan.device, "num_graphs": self._plan.num_graphs, "of": self._plan.of}
             return plan_of(schedule, self._allowance, Plan, **own)
         self._tries -= 1
         if self._tries > 0:
-            self._allowance = replace(self._allowance, margin=self._allowance.margin + excess)
+            self._allowance = _with_less(self._allowance, schedule.peak - excess)
             self._running, self.over = self._begin(), False
         return None
+
+
+def _with_less(allowance: Allowance, limit: int) -> Allowance:
+    """The allowance with a margin that leaves so many bytes."""
+    return replace(allowance, margin=allowance.margin + allowance.limit - limit)
 
 
 def order_of(passes: Sequence[Pass], events: Sequence[Event]) -> Order:
@@ -248,6 +261,7 @@ def make_step_plan(
     others: Sequence[Plan] = (),
     soon: bool = False,
     script: Script = NOTHING,
+    again: int | None = None,
 ) -> StepPlan:
     """Plan a round.
 
@@ -255,7 +269,7 @@ def make_step_plan(
         allowance_of: from the graph of the step to what it can have of the budget.
         others: plans of the same round at other sizes.
         soon: do not wait for the best schedule, but go on to search for it.
-        script: as in `joined_graph`.
+        script: as in `joined_graph`. again: as in `StepPlan`.
 
     Raises:
         InfeasibleBudget: no schedule was found.
@@ -263,14 +277,15 @@ def make_step_plan(
     joined, captured = joined_graph(passes, events, profile, script)
     device, graphs = captured[0].device, len({one.part for one in passes})
     allowance = allowance_of(joined.graph)
-    again = checkpointed(joined, captured) if options.keep_checkpoints else ()
+    limit = allowance.limit
+    twice = checkpointed(joined, captured) if options.keep_checkpoints else ()
     own = {"device": device, "num_graphs": graphs, "of": options.of}
     for _ in range(_TRIES):
-        plan = make_plan(joined.graph, options, allowance, Plan, others, soon, again, **own)
-        excess = peak_as_run(joined, plan.schedule.steps) - allowance.limit
+        plan = make_plan(joined.graph, options, allowance, Plan, others, soon, twice, **own)
+        excess = peak_as_run(joined, plan.schedule.steps, again) - limit
         if excess <= 0:
             break
-        allowance = replace(allowance, margin=allowance.margin + excess)
-    made = StepPlan(plan, passes, events, joined, captured, script)
+        allowance = _with_less(allowance, simulate(joined.graph, plan.schedule.steps).peak - excess)
+    made = StepPlan(plan, passes, events, joined, captured, script, limit, again)
     made.search_on(options)
     return made
