@@ -195,12 +195,13 @@ class Group:
             self._learn(passes_of(round), round.events)
             return
         self._trains = True
-        over = plan.watch.end()
-        if round.twice and plan.again is None:
-            plan.outdated = True  # which is why it may have taken more
-        elif over:
+        unforeseen = round.twice and plan.again is None
+        if plan.watch.end():
             report_excess(plan.plan)
-            self.planner.passed(plan)
+            if not unforeseen:
+                self.planner.passed(plan)
+            plan.outdated = True
+        elif unforeseen:
             plan.outdated = True
         elif round.script is not None and not plan.accepts(passes_of(round), self.planner.profile, self._scripts[order]):
             plan.outdated = True  # a loss outside the graphs, say, takes more than was estimated
