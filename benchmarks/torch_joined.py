@@ -68,7 +68,7 @@ def trained(model: str, way: str, budget: int | str, time_limit: float) -> dict[
     torch.manual_seed(0)
     net = Chain(make, way == JOINED[1])
     for part in net.blocks if way == JOINED[0] else [net]:
-        checkmate.torch.compile(part, budget, cost_model="flops", time_limit=time_limit)
+        checkmate.torch.compile(part, budget, cost_model="flops", time_limit=time_limit, wait=True)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     peaks = []
     try:
