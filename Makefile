@@ -1,11 +1,12 @@
 # Needs Python 3.11 or newer, make and pip; everything else goes into .venv, at the versions in constraints.txt.
 PYTHON ?= python3
 VENV := .venv
+OUT ?= gpu
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 TF_TUTORIAL := tests/test_tutorials.py::test_tutorial_runs[quickstart_tensorflow]
 
-.PHONY: demo test test-tf2 test-scripts check dist clean
+.PHONY: demo test test-tf2 test-scripts check dist gpu clean
 
 demo: $(STAMP)
 	$(BIN)/checkmate demo --output demo-output
@@ -49,5 +50,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m checkmate.solvers.compile_kernels
 	touch $@
 
+# On a machine with a GPU, with the packages that are there; WHEELS is a folder with those that are not. It needs no network.
+gpu:
+	test -z "$(WHEELS)" || $(PYTHON) -m pip install --no-index --no-deps --target .gpu $(WHEELS)/*.whl
+	PYTHONPATH=src:.gpu $(PYTHON) benchmarks/gpu.py --output $(OUT)
+
 clean:
-	rm -rf $(VENV) .release dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .gpu .release dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
