@@ -32,14 +32,16 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# A wheel and an archive, checked, and the wheel used in an empty environment.
+# A wheel and an archive, checked; the archive's own tests, run in it, with its own code; and the wheel used in an empty environment.
 dist: $(STAMP)
-	rm -rf dist
+	rm -rf dist .archive
 	$(PYTHON) -m venv --clear .release
 	.release/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt build twine check-wheel-contents
 	.release/bin/python -m build
 	.release/bin/twine check --strict dist/*
 	.release/bin/check-wheel-contents dist/*.whl
+	mkdir .archive && tar -xzf dist/*.tar.gz -C .archive --strip-components 1
+	cd .archive && PYTHONPATH=src ../$(BIN)/python -m pytest tests/test_*.py tests/solvers/test_solving.py --deselect "$(TF_TUTORIAL)"
 	$(PYTHON) -m venv --clear .release
 	.release/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt dist/*.whl
 	cd dist && ../.release/bin/checkmate solve resnet50 --batch 64 --budget 60% --time-limit 10
@@ -71,4 +73,4 @@ gpu:
 	PYTHONPATH=src:.gpu $(PYTHON) benchmarks/gpu.py --output $(OUT)
 
 clean:
-	rm -rf $(VENV) $(DOCS) docs/_build docs/tutorials .gpu .release dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) docs/_build docs/tutorials .gpu .release .archive dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
