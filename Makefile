@@ -41,7 +41,7 @@ dist: $(STAMP)
 	.release/bin/twine check --strict dist/*
 	.release/bin/check-wheel-contents dist/*.whl
 	mkdir .archive && tar -xzf dist/*.tar.gz -C .archive --strip-components 1
-	cd .archive && PYTHONPATH=src ../$(BIN)/python -m pytest tests/test_*.py tests/solvers/test_solving.py --deselect "$(TF_TUTORIAL)"
+	cd .archive && PYTHONPATH=src ../$(BIN)/python -m pytest tests/test_*.py tests/solvers/test_solving.py --ignore=tests/test_tutorials.py
 	$(PYTHON) -m venv --clear .release
 	.release/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt dist/*.whl
 	cd dist && ../.release/bin/checkmate solve resnet50 --batch 64 --budget 60% --time-limit 10

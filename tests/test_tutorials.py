@@ -37,7 +37,7 @@ assert "ask for at least" in message
 assert all(plan.measured_peak <= plan.budget == BUDGET for plan in plans) and plans
 assert BUDGET < 0.61 * plain.peak
 assert losses_planned == losses_plain and len(losses_plain) == STEPS
-assert losses_plain[-1] < 0.9 * losses_plain[0]
+assert losses_plain[-1] < losses_plain[0]
 """,
     "plan_for_a_gpu": """
 assert 1.1e9 < parameters < 1.2e9
