@@ -4,9 +4,10 @@ VENV := .venv
 OUT ?= gpu
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+DOCS := .docs
 TF_TUTORIAL := tests/test_tutorials.py::test_tutorial_runs[quickstart_tensorflow]
 
-.PHONY: demo test test-tf2 test-scripts check dist gpu clean
+.PHONY: demo test test-tf2 test-scripts check dist docs docs-links gpu clean
 
 demo: $(STAMP)
 	$(BIN)/checkmate demo --output demo-output
@@ -31,17 +32,33 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# A wheel and an archive, checked, and the wheel used in an empty environment.
+# A wheel and an archive, checked; the archive's own tests, run in it, with its own code; and the wheel used in an empty environment.
 dist: $(STAMP)
-	rm -rf dist
+	rm -rf dist .archive
 	$(PYTHON) -m venv --clear .release
 	.release/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt build twine check-wheel-contents
 	.release/bin/python -m build
 	.release/bin/twine check --strict dist/*
 	.release/bin/check-wheel-contents dist/*.whl
+	mkdir .archive && tar -xzf dist/*.tar.gz -C .archive --strip-components 1
+	cd .archive && PYTHONPATH=src ../$(BIN)/python -m pytest tests/test_*.py tests/solvers/test_solving.py --ignore=tests/test_tutorials.py
 	$(PYTHON) -m venv --clear .release
 	.release/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt dist/*.whl
 	cd dist && ../.release/bin/checkmate solve resnet50 --batch 64 --budget 60% --time-limit 10
+
+# The pages, without a warning. They are read without the frameworks: an environment of their own is soon made.
+docs: $(DOCS)/installed
+	$(DOCS)/bin/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+# Links to other sites, which have to be reached for it.
+docs-links: $(DOCS)/installed
+	$(DOCS)/bin/python -m sphinx --builder linkcheck docs docs/_build/links
+
+$(DOCS)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(DOCS)
+	$(DOCS)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
@@ -56,4 +73,4 @@ gpu:
 	PYTHONPATH=src:.gpu $(PYTHON) benchmarks/gpu.py --output $(OUT)
 
 clean:
-	rm -rf $(VENV) .gpu .release dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) docs/_build docs/tutorials .gpu .release .archive dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,253 @@
+"""The tables and the figure of these pages that show measurements, from the files in benchmarks/results.
+
+    python docs/measured.py
+
+writes them anew, between the marks `<!-- measured: NAME -->` and `<!-- end -->` of the pages and of the README. A test compares
+them with the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+FIGURE = ROOT / "docs" / "figures" / "peers.svg"
+MEBI = 2**20
+_MARKED = re.compile(r"(<!-- measured: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+#: How the networks are called in the files, and in words.
+_TITLES = {
+    "VGG16": "VGG16",
+    "VGG19": "VGG19",
+    "vgg_unet": "U-Net",
+    "fcn_8_vgg": "FCN8",
+    "segnet": "SegNet",
+    "MobileNet": "MobileNet",
+    "ResNet50": "ResNet50",
+    "transformer12": "GPT-2 small",
+    "vgg19": "VGG19",
+    "resnet50": "ResNet50",
+    "mobilenet": "MobileNet",
+    "unet": "U-Net",
+    "transformer": "transformer",
+}
+_METHODS = {
+    "auto": "checkmate",
+    "greedy": "greedy eviction",
+    "lp-rounding": "LP rounding",
+    "chen-greedy": "Chen, greedy",
+    "chen-sqrt": "Chen, sqrt(n)",
+    "griewank": "Griewank",
+}
+
+
+def load(name: str) -> Any:
+    """A file of results."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def largest_batches() -> str:
+    """Of the networks of Checkmate's evaluation, at 16 GB and at most one extra forward pass."""
+    rows = {row["graph"]: row for row in load("largest_batch")["rows"]}
+    lines = []
+    for name in ("VGG16", "VGG19", "vgg_unet", "fcn_8_vgg", "segnet", "MobileNet", "ResNet50"):
+        row = rows[name]
+        times = row["batch"] / row["without_recomputation"]
+        lines.append(
+            f"| {_TITLES[name]} | {row['without_recomputation']} | {row['batch']} | {row['upper_bound']} | {times:.1f} x "
+            f"| {row['overhead']:.3f} | {row['seconds']:.2g} |"
+        )
+    return _table(
+        "network | batch, nothing recomputed | batch, planned | proven: none above | larger by | cost | seconds",
+        "---|--:|--:|--:|--:|--:|--:",
+        lines,
+    )
+
+
+def methods_at_budgets() -> str:
+    """Cost of every method on the built-in networks: the least, at two budgets."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in load("solver")["rows"]:
+        found.setdefault((row["graph"], row["budget_text"]), {})[row["method"]] = row
+    lines = []
+    for name in ("VGG16", "VGG19", "vgg_unet", "fcn_8_vgg", "segnet", "MobileNet", "ResNet50", "transformer12"):
+        for text in ("90%", "50%", "1.02x"):
+            methods = found.get((name, text))
+            if methods is None:
+                continue
+            ours = methods["auto"]
+            bound = "-" if not ours["overhead"] else f"{ours['overhead'] / (1 + ours['gap']):.4f}"
+            cells = " | ".join(_overhead(methods[method]) for method in _METHODS)
+            lines.append(f"| {_TITLES[name]} | {text} | {cells} | {bound} |")
+    header = " | ".join(("network", "budget", *_METHODS.values(), "proven bound"))
+    return _table(header, "---|---|" + "--:|" * len(_METHODS) + "--:", lines)
+
+
+def keras_peers() -> str:
+    """Measured training steps of TensorFlow, beside checkpointing by hand and RematScope."""
+    lines = []
+    for name, network in load("tf_peers")["networks"].items():
+        rows = {row["title"]: row for row in network["rows"]}
+        plain = rows["plain"]
+        for other in [row for row in network["rows"] if row["name"] in ("segments", "remat")]:
+            ours = next((row for row in network["rows"] if row["against"] == other["title"]), None)
+            title = other["title"].replace("segments", "checkpointing, segments:").replace("remat", "RematScope,")
+            if other["error"]:
+                lines.append(f"| {_TITLES[name]} | {title} | does not train | | | |")
+                continue
+            if ours is None:
+                continue
+            lines.append(
+                f"| {_TITLES[name]} | {title} | {_share(other, plain, 'peak')} | {_share(other, plain, 'median_seconds')} "
+                f"| {_share(ours, plain, 'peak')} | {_share(ours, plain, 'median_seconds')} |"
+            )
+    return _table("network | way | its peak | its time | checkmate at that budget: peak | time", "---|---|--:|--:|--:|--:", lines)
+
+
+def pytorch_rows() -> str:
+    """What the matrix of PyTorch models and scripts came to."""
+    rows, pairs = load("torch_matrix")["rows"], load("torch_named_budgets")["pairs"]
+    runs = [run for row in rows for run in row["levels"].values()]
+    return _table(
+        "what was run | how many | as promised",
+        "---|--:|--:",
+        [
+            f"| models and scripts, each at several budgets: every step within the budget and equal to plain training | {len(rows)} "
+            f"| {sum(row['passed'] for row in rows)} |",
+            f"| trainings in these, one per budget: losses and weights equal, to the bit | {len(runs)} "
+            f"| {sum(bool(run.get('equal')) for run in runs)} |",
+            f"| budgets that errors named, tried out: every step within it | {len(pairs)} | {sum(pair['passed'] for pair in pairs)} |",
+        ],
+    )
+
+
+def search_times() -> str:
+    """Time and gap against the number of ops."""
+    lines = [
+        f"| {row['family']} | {row['ops']:,} | {row['budget_text']} | {row['seconds']:.2g} | {row['overhead']:.4f} "
+        f"| {100 * row['gap']:.2g}% |"
+        for row in load("scale")["rows"]
+        if row["budget_text"] in ("50%", "30%")
+    ]
+    return _table("graph | ops | budget | seconds | overhead | proven gap", "---|--:|--:|--:|--:|--:", lines)
+
+
+def near_the_least() -> str:
+    """Traced transformers at small multiples of the working set."""
+    lines = [
+        f"| {row['graph']} | {row['ops']:,} | {row['budget_text']} | {row['overhead']:.3f} | {100 * row['gap']:.2g}% "
+        f"| {row['seconds']:.0f} |"
+        for row in sorted(load("transformers")["rows"], key=lambda row: (row["graph"], row["budget_text"]))
+    ]
+    return _table(
+        "traced model, layers | ops | budget, in working sets | overhead | proven gap | seconds", "---|--:|--:|--:|--:|--:", lines
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "largest-batches": largest_batches,
+    "methods": methods_at_budgets,
+    "keras-peers": keras_peers,
+    "pytorch": pytorch_rows,
+    "search-times": search_times,
+    "near-the-least": near_the_least,
+}
+
+
+def written(page: str) -> str:
+    """The text of a page, with its tables as the results have them."""
+    return _MARKED.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", page)
+
+
+def pages() -> list[Path]:
+    """That have such tables."""
+    candidates = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [path for path in candidates if _MARKED.search(path.read_text(encoding="utf-8"))]
+
+
+def figure_data() -> list[dict[str, Any]]:
+    """Points of the figure: peak and time of each way, over those of plain training."""
+    points = []
+    for name in ("resnet50", "unet", "transformer"):
+        rows = load("tf_peers")["networks"][name]["rows"]
+        plain = next(row for row in rows if row["name"] == "plain")
+        for row in rows:
+            if row["peak"] is not None:
+                point = {"peak": row["peak"] / plain["peak"], "time": row["median_seconds"] / plain["median_seconds"]}
+                points.append({"network": _TITLES[name], "way": row["name"], **point})
+    return points
+
+
+def digest() -> str:
+    """Of the figure's data: stands in the file, so that an old figure is found out."""
+    rounded = [{key: round(x, 4) if isinstance(x, float) else x for key, x in point.items()} for point in figure_data()]
+    return hashlib.sha256(json.dumps(rounded, sort_keys=True).encode()).hexdigest()
+
+
+def draw() -> None:
+    """Peak and time of a training step, planned and by hand."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import PercentFormatter
+
+    matplotlib.rcParams.update({"svg.hashsalt": "checkmate", "svg.fonttype": "none", "font.size": 10})
+    points = figure_data()
+    names = list(dict.fromkeys(point["network"] for point in points))
+    figure, axes = pyplot.subplots(1, len(names), figsize=(9.5, 3.1), sharey=True)
+    for one, name in zip(axes, names, strict=True):
+        for way, label, marker, colour in (
+            ("segments", "checkpointing by hand", "o", "#d97706"),
+            ("remat", "RematScope", "^", "#b91c1c"),
+            ("plain", "plain training", "s", "#374151"),
+            ("ours", "checkmate", "o", "#2563eb"),
+        ):
+            own = sorted((p["peak"], p["time"]) for p in points if p["network"] == name and p["way"] == way)
+            style = {"markersize": 4, "linewidth": 1} if way == "ours" else {"markersize": 6, "linewidth": 0}
+            one.plot([x for x, _ in own], [y for _, y in own], marker=marker, color=colour, label=label, **style)
+        one.set_title(name)
+        one.set_xlabel("peak memory, of plain training's")
+        one.xaxis.set_major_formatter(PercentFormatter(1, 0))
+        one.grid(alpha=0.3)
+        for side in ("top", "right"):
+            one.spines[side].set_visible(False)
+    axes[0].set_ylabel("time per step, of plain training's")
+    axes[0].yaxis.set_major_formatter(PercentFormatter(1, 0))
+    axes[-1].legend(frameon=False, fontsize=9)
+    figure.tight_layout()
+    FIGURE.parent.mkdir(exist_ok=True)
+    # White behind it: it is shown on dark pages, too.
+    figure.savefig(FIGURE, metadata={"Date": None}, facecolor="white")
+    text = "\n".join(line.rstrip() for line in FIGURE.read_text(encoding="utf-8").splitlines())
+    FIGURE.write_text(f"{text}\n<!-- data: {digest()} -->\n", encoding="utf-8")
+
+
+def _overhead(row: dict[str, Any]) -> str:
+    return "-" if not row["overhead"] else f"{row['overhead']:.4f}"
+
+
+def _share(row: dict[str, Any], plain: dict[str, Any], what: str) -> str:
+    return f"{100 * row[what] / plain[what]:.0f}%"
+
+
+def _table(header: str, rule: str, lines: list[str]) -> str:
+    return "\n".join((f"| {header} |", f"|{rule.removesuffix('|')}|", *lines))
+
+
+def main() -> int:
+    for path in pages():
+        path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
+    draw()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
