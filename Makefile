@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 TF_TUTORIAL := tests/test_tutorials.py::test_tutorial_runs[quickstart_tensorflow]
 
-.PHONY: demo test test-tf2 test-scripts check dist gpu clean
+TORCH ?= 2.13.0
+
+.PHONY: demo test test-tf2 test-scripts test-torch test-ecosystem check dist gpu clean
 
 demo: $(STAMP)
 	$(BIN)/checkmate demo --output demo-output
@@ -24,6 +26,26 @@ test-tf2: $(STAMP)
 test-scripts: $(STAMP)
 	$(BIN)/python -m pytest tests/tf2/test_training.py
 	$(BIN)/python -m pytest "$(TF_TUTORIAL)" tests/benchmarks
+
+# The tests of the PyTorch front end under the release of PyTorch that TORCH says, in an environment of its own; older ones bring CUDA
+# along, several gigabytes, and ask for older releases of setuptools.
+test-torch: .venv-torch-$(TORCH)/installed
+	$(<D)/bin/python -m pytest tests/torch
+
+.venv-torch-%/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(@D)
+	grep --extended-regexp --invert-match '^(torch|setuptools)==' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --constraint $(@D)/constraints.txt --editable '.[torch,test]' torch==$*
+	touch $@
+
+# The recipes of docs/pytorch.md with the packages that they are for.
+test-ecosystem: .venv-ecosystem/installed
+	$(<D)/bin/python -m pytest tests/ecosystem
+
+.venv-ecosystem/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[torch,ecosystem,test]'
+	touch $@
 
 check: $(STAMP)
 	$(BIN)/ruff check
@@ -56,4 +78,4 @@ gpu:
 	PYTHONPATH=src:.gpu $(PYTHON) benchmarks/gpu.py --output $(OUT)
 
 clean:
-	rm -rf $(VENV) .gpu .release dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* .gpu .release dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
