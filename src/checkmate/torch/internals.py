@@ -363,6 +363,11 @@ def keeps_graph() -> bool:
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
+def frees_gradients() -> bool:
+    """A backward pass can let go of the gradients that it was given as soon as it has used them; before 2.13 autograd holds them."""
+    return hasattr(torch.autograd.Function, "boxed_grads_call")
+
+
 def saved_tensor_hooks() -> bool:
     """The user has hooks on what autograd saves (`torch.autograd.graph.saved_tensors_hooks`)."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
