@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import checkmate.torch
+from checkmate.torch import BudgetWarning
 from ecosystem_scripts import STEPS, Watch, gpt2, recipes, same_under_a_budget, text
 
 transformers = pytest.importorskip("transformers", reason="recipes for Hugging Face need transformers")
@@ -143,13 +144,14 @@ def test_trl(tmp_path: Path) -> None:
             recipes("trl")[0],
             model=model,
             SFTTrainer=trainer_class(trl.SFTTrainer, watch),
-            arguments=arguments(tmp_path, trl.SFTConfig, max_length=64),
+            arguments=arguments(tmp_path, trl.SFTConfig, max_length=64, gradient_checkpointing=False, bf16=False),
             data=datasets.Dataset.from_dict({"input_ids": text(1, 64).tolist()}),
             tokenizer=reader,
         )
         return model
 
-    same_under_a_budget(script)
+    with pytest.warns(BudgetWarning, match="a part of GPT2LMHeadModel runs outside the plan.*ChunkedLogProbFunction"):
+        same_under_a_budget(script, 0.85)
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])

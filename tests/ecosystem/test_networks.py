@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from checkmate.torch import BudgetWarning
 from ecosystem_scripts import STEPS, Watch, gpt2, pictures, recipes, same_under_a_budget, text
 
 # Other packages may warn of what they like.
@@ -99,4 +100,7 @@ def test_blocks_by_name() -> None:
             train(watch, model, loss)
         return model  # type: ignore[no-any-return]
 
-    same_under_a_budget(script, 0.85)
+    with pytest.warns(
+        BudgetWarning, match="a part of GPT2Block runs outside the plan"
+    ):  # what lies around the blocks; there is room for it
+        same_under_a_budget(script, 0.85)
