@@ -38,13 +38,15 @@ test-torch: .venv-torch-$(TORCH)/installed
 	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --constraint $(@D)/constraints.txt --editable '.[torch,test]' torch==$*
 	touch $@
 
-# The recipes of docs/pytorch.md with the packages that they are for.
+# The recipes of docs/pytorch.md with the packages that they are for. torchvision, which timm asks for, does not load beside a build of PyTorch
+# without CUDA; a torchvision that is not there is one that packages do without, or skip their tests.
 test-ecosystem: .venv-ecosystem/installed
 	$(<D)/bin/python -m pytest tests/ecosystem
 
 .venv-ecosystem/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[torch,ecosystem,test]'
+	$(@D)/bin/python -c 'import torchvision' 2> /dev/null || $(@D)/bin/python -m pip uninstall --quiet --yes torchvision
 	touch $@
 
 check: $(STAMP)

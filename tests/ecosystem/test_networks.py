@@ -32,7 +32,7 @@ def train(watch: Watch, model: Any, loss: Any) -> None:
 
 @pytest.mark.parametrize("name", ["convnext_atto", "vit_tiny_patch16_224"])
 def test_timm_and_export_after_training(name: str) -> None:
-    timm = pytest.importorskip("timm")
+    timm = pytest.importorskip("timm", exc_type=ImportError)  # without torchvision it cannot be imported
     smaller: dict[str, Any] = {
         "convnext_atto": {"dims": (8, 16, 32, 64)},
         "vit_tiny_patch16_224": {"img_size": 64, "patch_size": 8, "depth": 4, "embed_dim": 48},
