@@ -262,7 +262,7 @@ class _JointReader:
             self._add_between()
         for node in backward:
             self._visit(node, "backward")
-        if (last := self.parts[-1]).phase == "backward" and not frees_gradients():
+        if self.tangents and (last := self.parts[-1]).phase == "backward" and not frees_gradients():
             held = [self.value_of[node] for node in self.tangents if node in self.value_of]
             self.parts[-1] = replace(last, reads=tuple(dict.fromkeys([*last.reads, *held])))
 
