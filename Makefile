@@ -7,7 +7,9 @@ STAMP := $(VENV)/installed
 DOCS := .docs
 TF_TUTORIAL := tests/test_tutorials.py::test_tutorial_runs[quickstart_tensorflow]
 
-.PHONY: demo test test-tf2 test-scripts check dist docs docs-links gpu clean
+TORCH ?= 2.13.0
+
+.PHONY: demo test test-tf2 test-scripts test-torch test-ecosystem check dist docs docs-links gpu clean
 
 demo: $(STAMP)
 	$(BIN)/checkmate demo --output demo-output
@@ -25,6 +27,28 @@ test-tf2: $(STAMP)
 test-scripts: $(STAMP)
 	$(BIN)/python -m pytest tests/tf2/test_training.py
 	$(BIN)/python -m pytest "$(TF_TUTORIAL)" tests/benchmarks
+
+# The tests of the PyTorch front end under the release of PyTorch that TORCH says, in an environment of its own; older ones bring CUDA
+# along, several gigabytes, and ask for older releases of setuptools.
+test-torch: .venv-torch-$(TORCH)/installed
+	$(<D)/bin/python -m pytest tests/torch
+
+.venv-torch-%/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(@D)
+	grep --extended-regexp --invert-match '^(torch|setuptools)==' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --constraint $(@D)/constraints.txt --editable '.[torch,test]' torch==$*
+	touch $@
+
+# The recipes of docs/pytorch.md with the packages that they are for. torchvision, which timm asks for, does not load beside a build of PyTorch
+# without CUDA; a torchvision that is not there is one that packages do without, or skip their tests.
+test-ecosystem: .venv-ecosystem/installed
+	$(<D)/bin/python -m pytest tests/ecosystem
+
+.venv-ecosystem/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[torch,ecosystem,test]'
+	$(@D)/bin/python -c 'import torchvision' 2> /dev/null || $(@D)/bin/python -m pip uninstall --quiet --yes torchvision
+	touch $@
 
 check: $(STAMP)
 	$(BIN)/ruff check
@@ -73,4 +97,4 @@ gpu:
 	PYTHONPATH=src:.gpu $(PYTHON) benchmarks/gpu.py --output $(OUT)
 
 clean:
-	rm -rf $(VENV) $(DOCS) docs/_build docs/tutorials .gpu .release .archive dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* $(DOCS) docs/_build docs/tutorials .gpu .release .archive dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,6 +8,7 @@ import inspect
 import io
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -500,7 +501,7 @@ def test_backward_and_optimizer_step_inside_a_compiled_function(compile: Compile
     torch.manual_seed(0)
     base = Layers()
     results, models = [], []
-    for way in (lambda f: f, compile):
+    for way in (lambda f: f, partial(torch.compile, backend="eager"), compile):
         model = twin(base)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -515,8 +516,10 @@ def test_backward_and_optimizer_step_inside_a_compiled_function(compile: Compile
         losses = [run(batch()) for _ in range(3)]
         results.append([*losses, *model.parameters()])
         models.append(model)
-    assert identical(*results)
-    assert [plan.executions for plan in checkmate.torch.plans(models[1])] == [2]  # the first step shows which graphs there are
+    plain, traced, planned = results
+    # Before 2.12 PyTorch's compiler writes the optimizer's step out in operations that round differently, whichever backend runs them.
+    assert identical(traced, planned) and (identical(plain, planned) or not identical(plain, traced))
+    assert [plan.executions for plan in checkmate.torch.plans(models[-1])] == [2]  # the first step shows which graphs there are
 
 
 class Deep(nn.Module):

@@ -17,7 +17,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from torch import fx
 from ..graph import Graph, Op, Value
 from ..planning import OpCost
 from .in_place import writable_inputs
-from .internals import forward_outputs, is_tangent, tangents_of_outputs
+from .internals import forward_outputs, frees_gradients, is_tangent, tangents_of_outputs
 from .measure import same_device
 from .nodes import checkpoint_of, has_side_effects, is_batch_norm, is_random, split_passes, tensors_of, unpin_overwritten
 from .random import RANDOM_DEVICES
@@ -262,6 +262,9 @@ class _JointReader:
             self._add_between()
         for node in backward:
             self._visit(node, "backward")
+        if self.tangents and (last := self.parts[-1]).phase == "backward" and not frees_gradients():
+            held = [self.value_of[node] for node in self.tangents if node in self.value_of]
+            self.parts[-1] = replace(last, reads=tuple(dict.fromkeys([*last.reads, *held])))
 
     def _visit(self, node: fx.Node, phase: str) -> None:
         """Take in the next node: a number, a part of a tuple, a view, or an op."""

@@ -22,7 +22,7 @@ import torch
 from functorch.compile import aot_module_simplified  # type: ignore[import-untyped]  # no stubs
 from torch import fx
 from torch._dynamo import config as dynamo_config
-from torch._dynamo import convert_frame, eval_frame
+from torch._dynamo import convert_frame, eval_frame, trace_rules
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile
@@ -38,7 +38,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.printers import PythonPrinter
 
 from .recurrent import whole_layers
-from .second_derivative import refuse_second_derivative
+from .second_derivative import refuse_second_derivative, without_graph
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -72,6 +72,8 @@ def trace_and_compile(
             def run(arguments: list[Any]) -> Any:
                 if starts_step:
                     _runs.count += 1
+                elif torch.is_grad_enabled() and make is backward:
+                    return without_graph(function, arguments)
                 return function(arguments)
 
             # Python code of a pass runs wherever the script calls for it, also in the middle of a function that PyTorch is
@@ -173,13 +175,58 @@ def _dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) 
     return gradient * (mask.to(gradient.dtype) * scale)
 
 
+#: How often one model may be compiled: for other sizes, modes or arguments.
+_RECOMPILE_LIMIT = 64
+
+
 def isolation() -> dict[str, Any]:
     """Keywords for `torch.compile` that keep the compilations of one model apart from those of others of its class.
 
-    Without them, PyTorch counts all of them together and, at the eighth, runs the model without any compiler.
+    Without them, PyTorch counts all of them together and, at the eighth, runs the model without any compiler. Releases before 2.13 do not
+    know them: see `_keep_apart`.
     """
     known = inspect.signature(torch.compile).parameters
-    return {"isolate_recompiles": True, "recompile_limit": 64} if "isolate_recompiles" in known else {}
+    return {"isolate_recompiles": True, "recompile_limit": _RECOMPILE_LIMIT} if "isolate_recompiles" in known else {}
+
+
+#: How many times `_keep_apart` was called.
+_apart = 0
+
+
+def _keep_apart(context: Any) -> None:
+    """What `isolation` asks for, for releases of PyTorch before 2.13: of what one call of `torch.compile` makes.
+
+    They keep all compilations of a piece of code in one list, and count them together. A compilation is used again for another model
+    if the backends are equal, which those by name are where they have equal options.
+    """
+    global _apart
+    _apart += 1
+    given: Any = eval_frame.innermost_backend(context.callback)
+    if hasattr(given, "dynamic"):
+        given.dynamic = object()  # it is read for nothing but this comparison, and equals only itself
+
+    def raise_limits() -> Callable[[], None]:
+        names = ("recompile_limit", "accumulated_recompile_limit")
+        most = {name: max(getattr(dynamo_config, name), _RECOMPILE_LIMIT * _apart) for name in names}
+        lower: Callable[[], None] = dynamo_config._make_closure_patcher(**most)()
+        return lower
+
+    context.enter_exit_hooks.append(raise_limits)
+
+
+def _leave_out_unpacking() -> None:
+    """Have PyTorch's compiler go around `pad_packed_sequence`, as releases from 2.13 on do by themselves.
+
+    It cannot trace it, which is an error in older ones as soon as recurrent layers are traced.
+    """
+    rules: Any = getattr(trace_rules, "manual_torch_name_rule_map", {})
+    name, like = "torch.nn.utils.rnn.pad_packed_sequence", "torch.nn.utils.rnn.pack_padded_sequence"
+    if like in rules and name not in rules:
+        rules[name] = rules[like]
+        trace_rules.get_torch_obj_rule_map.cache_clear()
+
+
+_leave_out_unpacking()
 
 
 def on_compile(is_ours: Callable[[Any], bool], replace: Callable[[Any, Any, Any], Any]) -> None:
@@ -207,9 +254,11 @@ def on_compile(is_ours: Callable[[Any], bool], replace: Callable[[Any, Any, Any]
             return compile_one(self, target)
         if allow_rnn not in self.enter_exit_hooks:
             self.enter_exit_hooks.append(allow_rnn)
-        # As in `isolation`: two models of a class, or a copy, would otherwise share graphs, and with them plans and budget.
-        if getattr(self, "_isolate_recompiles_id", None) == -1:
-            self._isolate_recompiles_id = next(eval_frame._next_isolate_recompiles_id)
+            # As in `isolation`: two models of a class, or a copy, would otherwise share graphs, and with them plans and budget.
+            if not hasattr(self, "_isolate_recompiles_id"):
+                _keep_apart(self)
+            elif self._isolate_recompiles_id == -1:
+                self._isolate_recompiles_id = next(eval_frame._next_isolate_recompiles_id)
         compiled = compile_one(self, target)
         return compiled if isinstance(compiled, torch.nn.Module | type) else replace(given, compiled, target)
 
@@ -312,6 +361,11 @@ def current_compilation() -> Any:
 def keeps_graph() -> bool:
     """Autograd, which is running a backward pass, will be able to run it again (retain_graph=True)."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def frees_gradients() -> bool:
+    """A backward pass can let go of the gradients that it was given as soon as it has used them; before 2.13 autograd holds them."""
+    return hasattr(torch.autograd.Function, "boxed_grads_call")
 
 
 def saved_tensor_hooks() -> bool:

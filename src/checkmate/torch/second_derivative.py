@@ -6,7 +6,7 @@ PyTorch keeps no graph of the backward pass that a compiler made, and says so in
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,30 @@ def refuse_second_derivative(results: Any) -> None:
     if node is not None:
         # A hook that sees gradients keeps them alive until the backward pass has ended: set only where it is recorded.
         node.register_prehook(partial(_before_backward, weakref.ref(node)))
+
+
+def without_graph(function: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
+    """Run a backward pass that PyTorch records, and mark what it gives as differentiable all the same.
+
+    Releases before 2.13 record a pass of which no tensor that they know of requires a gradient: what plans keep they do not know.
+    """
+    with torch.no_grad():
+        results = function(arguments)
+    places = [i for i, x in enumerate(results) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    marked = _Marked.apply(torch.empty(0, requires_grad=True), *(results[i] for i in places))
+    return [marked[places.index(i)] if i in places else x for i, x in enumerate(results)]
+
+
+class _Marked(torch.autograd.Function):
+    """The same tensors, results of an op that has no derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, any_leaf: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        _refuse(gradients)
 
 
 def _before_backward(node: weakref.ref[Node], gradients: Sequence[Any]) -> None:
