@@ -110,7 +110,7 @@ class Group:
                 self.held.watch(inputs)
                 part.called = True
             try:
-                run.halves = self._halves(round, run, captured)
+                run.halves = self._halves(round, run, captured).at(sizes)
             except BaseException:
                 self._open.pop(threading.get_ident(), None)
                 if round.script is not None:
