@@ -115,6 +115,13 @@ class Captured:
     fusion: Fusion | None
     _reader: _JointReader
 
+    @property
+    def planned(self) -> list[int | None]:
+        """`returned`, in the graph that is planned."""
+        if self.fusion is None:
+            return self.returned
+        return [None if value is None else self.fusion.value_of[value] for value in self.returned]
+
     def at(self, bindings: Bindings, costs_of: Captured | None = None) -> Captured:
         """The same ops and values at other sizes.
 

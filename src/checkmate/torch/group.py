@@ -120,7 +120,7 @@ class Group:
         results = self._run(round, run.event, run.halves.forward, given, arguments)
         count = part.num_outputs
         outputs = list(results[:count])
-        round.note_outputs(run, outputs, captured.returned)
+        round.note_outputs(run, outputs, captured.planned)
         return outputs, run.leave(results[count:])
 
     def backward(self, ticket: Ticket, tangents: list[Any]) -> Sequence[Any]:
