@@ -182,8 +182,8 @@ def test_convolutions_take_no_more_than_was_found_without_running_them() -> None
     (plan,) = plans
     assert plan.plan.measured_peak is not None
     assert plan.halves[0].more == 0
-    assert plan.plan.measured_peak <= plan.excess + plan.plan.budget
-    assert plan.plan.measured_peak >= 0.8 * (plan.excess + plan.plan.budget)
+    assert plan.plan.measured_peak <= plan.compiled_peak
+    assert plan.plan.measured_peak >= 0.8 * plan.compiled_peak
 
 
 def test_what_the_program_takes_too_much_becomes_margin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,8 @@ def test_what_the_program_takes_too_much_becomes_margin(monkeypatch: pytest.Monk
     compiled(x).backward()
     (plan,) = checkmate.torch.plans(compiled)
     assert len(seen) == 4  # two passes, planned twice
-    assert 0 < plan.margin < 1 << 22
+    assert plan.margin > 0
+    assert plan.modelled_peak < plan.graph.no_recompute_peak  # it could have been that much
     assert plan.measured_peak is not None and plan.measured_peak <= budget
 
 

@@ -116,11 +116,11 @@ class StepPlan:
         return before
 
     @property
-    def excess(self) -> int:
-        """Bytes that the compiled passes take beyond the budget, as far as that is known before they run."""
+    def compiled_peak(self) -> int:
+        """Bytes that the step takes at its peak, everything included, as far as the programs of its passes say; 0 where there are none."""
         added = [self.halves[event.pair].added[event.backward] for event in self.events]
         peaks = [live + more for live, more in zip(self._live, added, strict=True) if more is not None]
-        return max(peaks, default=0) - self.plan.budget
+        return max(peaks, default=0)
 
     def follows(self, round: Round[Any]) -> bool:
         """What has run so far in a round agrees with this plan, at sizes that it covers."""
@@ -289,7 +289,7 @@ def make_step_plan(
     joined, captured = joined_graph(passes, events, profile, script)
     device, graphs = captured[0].device, len({one.part for one in passes})
     allowance = allowance_of(joined.graph)
-    limit = allowance.limit
+    limit, room = allowance.limit, allowance.total - allowance.margin
     twice = checkpointed(joined, captured) if options.keep_checkpoints else ()
     own = {"device": device, "num_graphs": graphs, "of": options.of}
     made = None
@@ -298,7 +298,7 @@ def make_step_plan(
         excess = peak_as_run(joined, plan.schedule.steps, again) - limit
         if excess <= 0:
             made = StepPlan(plan, passes, events, joined, captured, script, limit, again)
-            excess = made.excess
+            excess = made.compiled_peak - room
             if excess <= 0:
                 break
         allowance = _with_less(allowance, simulate(joined.graph, plan.schedule.steps).peak - excess)
