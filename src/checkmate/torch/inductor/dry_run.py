@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...planning import OpCost
-from ..measure import same_device
+from ..measure import CUDA_BLOCK, same_device
 from ..sizes import Number, hint
 from .internals import Lowered, without_kernels
 
@@ -129,10 +129,15 @@ class _Meter(TorchDispatchMode):
                 continue
             storage = tensor.untyped_storage()
             if storage._cdata not in self._known:
-                size = storage.nbytes()
+                size = self._taken(storage)
                 self._known[storage._cdata] = weakref.ref(storage, partial(self._died, storage._cdata, size))
                 self.live += size if made else 0
         self._most = max(self._most, self.live)
+
+    def _taken(self, storage: torch.UntypedStorage) -> int:
+        """Bytes that the device takes for a storage."""
+        block = CUDA_BLOCK if self._device.type == "cuda" else 1
+        return -(-storage.nbytes() // block) * block
 
     def _died(self, key: int, size: int, reference: Any) -> None:
         if self._known.get(key) is reference:
@@ -147,7 +152,7 @@ class _Meter(TorchDispatchMode):
         """Bytes of the storages behind tensors, those of `before` left out."""
         here = [x for x in tree_leaves(tensors) if isinstance(x, torch.Tensor) and same_device(x.device, self._device)]
         storages = {x.untyped_storage()._cdata: x.untyped_storage() for x in here}
-        return sum(storage.nbytes() for key, storage in storages.items() if key not in before)
+        return sum(self._taken(storage) for key, storage in storages.items() if key not in before)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = kwargs or {}
