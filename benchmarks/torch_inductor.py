@@ -161,7 +161,12 @@ def main() -> int:
         plain = result_of(__file__, [model, None])
         for name in wanted:
             budget = int(max(plain["peaks"]) * float(name.partition("/")[2]))
-            row = {"budget": budget, "plain": max(plain["peaks"]), **result_of(__file__, [model, budget])}
+            row = {
+                "budget": budget,
+                "plain": max(plain["peaks"]),
+                "search seconds": SEARCH,
+                **result_of(__file__, [model, budget]),
+            }
             row["plain seconds"] = plain["seconds"]
             if "refused" not in row:
                 compared(row, plain)
