@@ -54,7 +54,8 @@ def compile(
         budget: bytes, "4GiB", "50%" of the plain peak, or "auto". None: what the environment variable CHECKMATE_BUDGET says,
             or else "auto".
         mode: accepted as `torch.compile` accepts it. Modes tell PyTorch's own code generator how to tune its kernels; a planned
-            step runs PyTorch's eager kernels, so that none of them changes anything.
+            step runs PyTorch's eager kernels, or with `inner="inductor"` those that are made without tuning: none of them changes
+            anything.
         fullgraph, dynamic: as in `torch.compile`.
         shapes: of the largest inputs that will come, such as `{"x": (64, 3, 224, 224)}`, by the names of the arguments of `forward`.
             The first plan is made for them, so that a budget that is too small for them is an error at once, a percentage is

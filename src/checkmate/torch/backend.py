@@ -81,7 +81,7 @@ class Session:
 
     def add(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Part:
         """Trace a graph."""
-        part = Part(self, module, inputs)
+        part = Part(self, module, inputs, self.group.given.get("inner", "eager"))
         self.parts.append(part)
         self.group.parts.append(part)
         if not part.trains:

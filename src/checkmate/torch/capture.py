@@ -25,9 +25,11 @@ from torch import fx
 
 from ..graph import Graph, Op, Value
 from ..planning import OpCost
+from ..planning.fusion import Fusion
 from .in_place import writable_inputs
+from .inductor.inner import Inductor
 from .internals import forward_outputs, frees_gradients, is_tangent, tangents_of_outputs
-from .measure import same_device
+from .measure import CUDA_BLOCK, same_device
 from .nodes import checkpoint_of, has_side_effects, is_batch_norm, is_random, split_passes, tensors_of, unpin_overwritten
 from .random import RANDOM_DEVICES
 from .sizes import Bindings, Number, Scalars, Sizes, storage_bytes, storage_key
@@ -36,8 +38,6 @@ from .sizes import Bindings, Number, Scalars, Sizes, storage_bytes, storage_key
 BETWEEN = "between forward and backward"
 #: Bytes that a saved state of the random number generator takes (it lives on the CPU, whatever the device).
 RNG_STATE_BYTES = 5056
-#: CUDA memory comes in blocks of 512 bytes.
-_CUDA_BLOCK = 512
 
 #: Cost and workspace of nodes, where sizes are what the second argument says.
 Profiler = Callable[[Sequence[fx.Node], Number], Mapping[fx.Node, OpCost]]
@@ -85,6 +85,8 @@ class Captured:
         resident: bytes of parameters, buffers and inputs.
         sizes: the symbols of the trace. scalars: nodes that stand for numbers which follow from them.
         bindings: what the symbols are here. costs: of the nodes.
+        inner: what compiles the passes; None where they run as they are. fusion: the groups of ops that it runs as one each, which are
+            planned in place of `graph`.
     """
 
     graph: Graph
@@ -107,7 +109,16 @@ class Captured:
     scalars: Scalars
     bindings: Bindings
     costs: Mapping[fx.Node, OpCost]
+    inner: Inductor | None
+    fusion: Fusion | None
     _reader: _JointReader
+
+    @property
+    def planned(self) -> list[int | None]:
+        """`returned`, in the graph that is planned."""
+        if self.fusion is None:
+            return self.returned
+        return [None if value is None else self.fusion.value_of[value] for value in self.returned]
 
     def at(self, bindings: Bindings, costs_of: Captured | None = None) -> Captured:
         """The same ops and values at other sizes.
@@ -138,6 +149,7 @@ def read_joint_graph(
     name: str = "graph",
     bindings: Bindings | None = None,
     block: int | None = None,
+    inner: Inductor | None = None,
 ) -> Captured:
     """Read a joint graph. It is cleaned in place: dead code goes, batch norm loses what would pin its running statistics.
 
@@ -150,6 +162,7 @@ def read_joint_graph(
         name: of the graph.
         bindings: what its symbols are; by default what they were when it was traced.
         block: bytes in multiples of which memory is taken; None: as the device of the graph does.
+        inner: what will compile the passes.
 
     Raises:
         CheckmateError: a size depends on data, or a view of an overwritten input is read by the backward pass.
@@ -158,7 +171,7 @@ def read_joint_graph(
     _, _, overwritten, _ = forward_outputs(module, num_forward_outputs)
     unpin_overwritten(module, overwritten)
     module.recompile()
-    reader = _JointReader(module, num_forward_outputs, profile, between_workspace, name, block)
+    reader = _JointReader(module, num_forward_outputs, profile, between_workspace, name, block, inner)
     return reader.captured(reader.sizes.hints if bindings is None else bindings)
 
 
@@ -183,13 +196,15 @@ class _JointReader:
         between_workspace: int | None,
         name: str,
         block: int | None,
+        inner: Inductor | None,
     ):
+        self.inner = inner
         self.module, self.profile, self.between_workspace, self.name = module, profile, between_workspace, name
         self.outputs, self.gradients, overwritten, self.is_update = forward_outputs(module, num_forward_outputs)
         self.tangent_of = tangents_of_outputs(module, num_forward_outputs)
         self.overwritten = {storage_key(tensor) for node in overwritten for tensor in tensors_of(node)}
         self.device = _main_device(module)
-        self.block = (_CUDA_BLOCK if self.device.type == "cuda" else 1) if block is None else block
+        self.block = (CUDA_BLOCK if self.device.type == "cuda" else 1) if block is None else block
         placeholders = module.graph.find_nodes(op="placeholder")
         self.tangents = [node for node in placeholders if is_tangent(node)]
         self.given = [node for node in placeholders if not is_tangent(node)]
@@ -220,17 +235,21 @@ class _JointReader:
         """The graph where the symbols are these numbers."""
         number = self.sizes.at(bindings)
         if costs is None:
-            costs = self.profile([part.node for part in self.parts if part.node is not None], number)
+            profile = self.profile if self.inner is None else self.inner.costs
+            costs = profile([part.node for part in self.parts if part.node is not None], number)
         sizes = [self._in_blocks(size) for size in self._bytes(bindings)]
         fixed = dict(zip(self.fixed, sizes[len(self.made) :], strict=True))
         kept = self._kept(number)
         pairs = enumerate(zip(self.bases, sizes, strict=False))
         values = [Value(base.name, size, keep=value in kept) for value, (base, size) in pairs]
         states = RNG_STATE_BYTES * sum(map(self._saves_state, range(len(self.parts))))
+        graph = Graph(self._ops(costs, number), values, sum(fixed.values()) + states, self.name)
+        nodes = [part.node for part in self.parts]
+        needed = {*kept, *self._returned}
         return Captured(
-            graph=Graph(self._ops(costs, number), values, sum(fixed.values()) + states, self.name),
+            graph=graph,
             module=self.module,
-            nodes=[part.node for part in self.parts],
+            nodes=nodes,
             between=self.between,
             value=self.value_of,
             holders=self.holders,
@@ -248,6 +267,8 @@ class _JointReader:
             scalars=self.scalars,
             bindings=bindings,
             costs=costs,
+            inner=self.inner,
+            fusion=None if self.inner is None else self.inner.fused(graph, nodes, needed, number),
             _reader=self,
         )
 
@@ -367,6 +388,8 @@ class _JointReader:
         """It changes nothing but its outputs, and everything it reads and draws can be had a second time."""
         if has_side_effects(node) or (is_random(node) and self.device.type not in RANDOM_DEVICES):
             return False
+        if is_random(node) and self.inner is not None:
+            return False  # a compiler knows nothing of the states of random number generators
         # What the caller holds cannot be dropped, and what a sparse tensor is made of may be parts of other values.
         if not self._returned.keys().isdisjoint(makes) or any(self.made[v].layout is not torch.strided for v in makes):
             return False

@@ -53,23 +53,25 @@ class Emitted:
     backward_numbers: Numbers
 
 
-def emit(captured: Captured, steps: Sequence[Step]) -> Emitted:
+def emit(captured: Captured, steps: Sequence[Step], *, functional: bool = False) -> Emitted:
     """The two functions of a training step, at all sizes.
 
     Args:
         steps: a valid schedule of `captured.graph`.
+        functional: for a compiler, which finds out itself what can be written in place; random ops run once, and are ops like others.
 
     Raises:
         CheckmateError: the schedule starts the backward pass before the forward's end, or the like.
     """
-    emitter = _Emitter(captured, steps)
+    emitter = _Emitter(captured, steps, functional)
     for number, step in enumerate(steps):
         if isinstance(step, Free):
             emitter.drop(step.value)
         elif step.op == captured.between:
             emitter.cross()
         else:
-            emitter.compute(step.op, captured.graph.ops[step.op].reuses in freed_next(steps, number))
+            in_place = not functional and captured.graph.ops[step.op].reuses in freed_next(steps, number)
+            emitter.compute(step.op, in_place)
     return emitter.finish()
 
 
@@ -94,8 +96,9 @@ class _Pass:
 
 
 class _Emitter:
-    def __init__(self, captured: Captured, steps: Sequence[Step]):
+    def __init__(self, captured: Captured, steps: Sequence[Step], functional: bool):
         self.captured = captured
+        self.functional = functional
         self.computed = {node for node in captured.nodes if node is not None}
         runs = [0] * captured.graph.num_ops
         for step in steps:
@@ -168,7 +171,7 @@ class _Emitter:
             given = [current[a] if isinstance(a, fx.Node) else a for a in node.args[:3]]
             copy = graph.call_function(_BATCH_NORM_PLAIN, (*given, True, *node.args[6:8]))
             copy.meta = {**node.meta, "val": tuple(node.meta["val"][:3])}
-        elif is_random(node):
+        elif is_random(node) and not self.functional:
             copy = self._emit_draw(op, node, again)
         else:
             copy = self._copy(node, self.here)

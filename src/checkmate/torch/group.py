@@ -110,7 +110,7 @@ class Group:
                 self.held.watch(inputs)
                 part.called = True
             try:
-                run.halves = self._halves(round, run, captured)
+                run.halves = self._halves(round, run, captured).at(sizes)
             except BaseException:
                 self._open.pop(threading.get_ident(), None)
                 if round.script is not None:
@@ -120,7 +120,7 @@ class Group:
         results = self._run(round, run.event, run.halves.forward, given, arguments)
         count = part.num_outputs
         outputs = list(results[:count])
-        round.note_outputs(run, outputs, captured.returned)
+        round.note_outputs(run, outputs, captured.planned)
         return outputs, run.leave(results[count:])
 
     def backward(self, ticket: Ticket, tangents: list[Any]) -> Sequence[Any]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from ..errors import CheckmateError
 from ..schedule import Step
 from .capture import Captured
-from .emit import Numbers, emit
+from .emit import Emitted, Numbers, emit
+from .inductor.inner import Pair, compile_pair
 from .internals import Boxed, boxed
+from .sizes import Bindings
 
 
 @dataclass(frozen=True)
@@ -17,16 +21,68 @@ class Halves:
 
     Attributes:
         forward: inputs -> outputs, then what the backward pass needs. backward: that, then gradients of outputs -> gradients.
+        added: for each of the two, bytes that are live at its peak beyond those live when it begins; None where only a step will tell.
+        more: bytes that the forward pass leaves for the backward pass beyond those of the values that the schedule keeps.
     """
 
     forward: Boxed
     backward: Boxed
     forward_numbers: Numbers
     backward_numbers: Numbers
+    added: tuple[int | None, int | None] = (None, None)
+    more: int = 0
+
+    def at(self, sizes: Bindings) -> Halves:
+        """Ready to run at these sizes."""
+        return self
+
+
+@dataclass(frozen=True)
+class _CompiledHalves(Halves):
+    """Compiled by Inductor, for each size anew: what it writes for symbolic sizes may hold for some of them only."""
+
+    captured: Captured = field(kw_only=True)
+    emitted: Emitted = field(kw_only=True)
+    pairs: dict[Bindings, Pair] = field(kw_only=True)
+    ready: dict[Bindings, Halves] = field(kw_only=True, default_factory=dict)
+
+    def at(self, sizes: Bindings) -> Halves:
+        """Ready to run at these sizes: the kernels are compiled."""
+        if sizes not in self.ready:
+            if sizes not in self.pairs:
+                self.pairs[sizes] = _compiled(self.captured, self.emitted, sizes)
+            pair = self.pairs[sizes]
+            run = pair.forward.load(), pair.backward.load()
+            self.ready[sizes] = Halves(*run, self.forward_numbers, self.backward_numbers, pair.added, pair.more)
+        return self.ready[sizes]
 
 
 def halves_of(captured: Captured, steps: Sequence[Step]) -> Halves:
-    """Emit a schedule of one part."""
+    """Emit a schedule of one part: of its ops, or of their groups where they run in groups."""
+    if captured.fusion is not None:
+        emitted = emit(captured, captured.fusion.expand(steps), functional=True)
+        pair = _compiled(captured, emitted, captured.bindings)
+        return _CompiledHalves(
+            _unready,
+            _unready,
+            emitted.forward_numbers,
+            emitted.backward_numbers,
+            pair.added,
+            pair.more,
+            captured=captured,
+            emitted=emitted,
+            pairs={captured.bindings: pair},
+        )
     emitted = emit(captured, steps)
     assert emitted.backward is not None
     return Halves(boxed(emitted.forward), boxed(emitted.backward), emitted.forward_numbers, emitted.backward_numbers)
+
+
+def _compiled(captured: Captured, emitted: Emitted, sizes: Bindings) -> Pair:
+    assert emitted.backward is not None and captured.inner is not None
+    count, number = len(captured.outputs), captured.sizes.at(sizes)
+    return compile_pair(emitted.forward, emitted.backward, count, number, captured.device, captured.inner.profile)
+
+
+def _unready(arguments: list[Any]) -> Any:
+    raise CheckmateError("a pass runs before it was compiled for its sizes: please report it")

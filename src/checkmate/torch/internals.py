@@ -10,8 +10,8 @@ import inspect
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 from unittest.mock import patch
@@ -50,6 +50,7 @@ def trace_and_compile(
     forward: Callable[[fx.GraphModule], Boxed],
     backward: Callable[[fx.GraphModule], Boxed],
     inference: Callable[[fx.GraphModule], Boxed],
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Callable[..., Any]:
     """AOT autograd: trace forward and backward of `module` together, split them, and wrap both for autograd.
 
@@ -58,6 +59,7 @@ def trace_and_compile(
     Args:
         partition: (joint module, joint inputs, num_fwd_outputs=..., **rest) -> (forward module, backward module).
         forward, backward, inference: turn a graph module into a function of one list of inputs, which it empties.
+        decompositions: of ops into others, and the habits of the compiler that they belong to; None: as in eager training.
 
     Returns:
         A function of the module's inputs.
@@ -87,7 +89,7 @@ def trace_and_compile(
     # Where PyTorch compiles a model in pieces, one for each bucket of DistributedDataParallel, the first call of each returns fake
     # tensors; it makes that call itself, but only if it can see here that AOT autograd was used. Else the script would get them.
     counters["aot_autograd"]["total"] += 1
-    with compiling(), _tracing(), _as_eager():
+    with compiling(), _tracing(), _without_donation(), nullcontext() if decompositions else _as_eager():
         compiled: Callable[..., Any] = aot_module_simplified(
             module,
             inputs,
@@ -95,7 +97,7 @@ def trace_and_compile(
             bw_compiler=adapt(backward, starts_step=False),
             inference_compiler=adapt(inference, starts_step=False),
             partition_fn=partition,
-            decompositions={torch.ops.aten.native_dropout_backward.default: _dropout_backward},
+            decompositions=decompositions or {torch.ops.aten.native_dropout_backward.default: _dropout_backward},
         )
 
     def call(*arguments: Any) -> Any:
@@ -312,14 +314,20 @@ def graph_breaks() -> dict[str, int]:
     return found
 
 
+def _without_donation() -> AbstractContextManager[Any]:
+    """Keep AOT autograd from marking saved tensors that the backward pass may overwrite: it would refuse retain_graph=True.
+
+    Nothing here overwrites them: say that there are none.
+    """
+    if hasattr(graph_compile, "collect_bw_donated_buffer_idxs"):
+        return patch.object(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: [])
+    return nullcontext()
+
+
 @contextmanager
 def _as_eager() -> Iterator[None]:
     """Switch off what AOT autograd does differently from eager training, as far as this version of PyTorch has it."""
     with ExitStack() as stack:
-        # It marks saved tensors that the backward pass may overwrite, and refuses retain_graph=True if there are any.
-        # Nothing here overwrites them: say that there are none.
-        if hasattr(graph_compile, "collect_bw_donated_buffer_idxs"):
-            stack.enter_context(patch.object(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: []))
         # It traces the backward pass under the autocast of the forward pass; eager training runs it under none.
         if hasattr(functorch_config, "backward_pass_autocast"):
             stack.enter_context(functorch_config.patch(backward_pass_autocast="off"))

@@ -31,6 +31,9 @@ from .allocations import AllocationLog, Change, Note
 
 __all__ = ["Measurement", "Recording", "live_storages", "measure"]
 
+#: CUDA memory comes in blocks of 512 bytes.
+CUDA_BLOCK = 512
+
 
 @dataclass
 class Measurement:

@@ -18,6 +18,7 @@ BUDGET_VARIABLE = "CHECKMATE_BUDGET"
 WAIT_VARIABLE = "CHECKMATE_WAIT"
 
 _OF = ("allocated", "reserved")
+_INNER = ("eager", "inductor")
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,18 @@ class Options(planning.Options):
             planned like everything else.
         of: what the budget is put on. "allocated": bytes of live tensors. "reserved", on CUDA: what PyTorch's caching allocator has
             taken from the device, gaps between tensors included (what `nvidia-smi` shows, less the context of CUDA).
+        inner: what runs the ops of a planned step. "eager": the kernels that eager training runs, with results that are the same to the
+            bit. "inductor": kernels that PyTorch's own compiler makes of both passes, with its results; each plan is compiled, so
+            that the first steps wait for the whole search.
     """
 
     keep_checkpoints: bool = False
     of: str = "allocated"
+    inner: str = "eager"
 
     def __post_init__(self) -> None:
+        if self.inner not in _INNER:
+            raise UnknownMethod(f"unknown inner={self.inner!r}: choose among {', '.join(_INNER)}")
         if self.of not in _OF:
             raise UnknownMethod(f"unknown of={self.of!r}: choose among {', '.join(_OF)}")
 

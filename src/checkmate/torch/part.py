@@ -17,6 +17,8 @@ from torch import fx
 
 from ..errors import CheckmateError
 from .capture import Captured, Profiler, read_joint_graph
+from .inductor.inner import Inductor
+from .inductor.internals import decompositions, joint_passes
 from .internals import Boxed, flat_outputs, is_tangent, keeps_graph, mark_boxed, saved_tensor_hooks, trace_and_compile
 from .random import preserved_random_state
 
@@ -107,14 +109,15 @@ class Part:
     """A graph from PyTorch.
 
     Attributes:
-        runner: what runs it.
+        runner: what runs it. inner: what its passes are compiled by, as in `Options`.
         trains: it has a backward pass. called: it has run.
         num_outputs: of its forward pass, or of the graph where there is no backward pass.
         more_follows: the compiler broke the user's function off after this graph.
     """
 
-    def __init__(self, runner: Runner, module: fx.GraphModule, inputs: Sequence[Any]):
+    def __init__(self, runner: Runner, module: fx.GraphModule, inputs: Sequence[Any], inner: str = "eager"):
         self.runner = runner
+        self.inner = inner
         reason = getattr(module, "compile_subgraph_reason", None)
         self.more_follows = bool(getattr(reason, "graph_break", False))
         self.trains = self.called = False
@@ -124,15 +127,24 @@ class Part:
         self._positions: list[int] = []
         self._lock = threading.RLock()
         devices = list({x.device for x in inputs if isinstance(x, torch.Tensor)})
+        written_out = decompositions() if self.inductor else None
         with preserved_random_state(devices):
-            self.call = trace_and_compile(module, inputs, self._partition, self._forward, self._backward, self._inference)
+            self.call = trace_and_compile(
+                module, inputs, self._partition, self._forward, self._backward, self._inference, written_out
+            )
+
+    @property
+    def inductor(self) -> bool:
+        """Its passes are compiled by Inductor."""
+        return self.inner == "inductor"
 
     def captured(self, profile: Profiler) -> Captured:
         """The graph as it is planned; read at the first call, so that what is wrong with it reaches the caller as it is."""
         with self._lock:
             if self._captured is None:
                 assert self._module is not None
-                self._captured = read_joint_graph(self._module, self.num_outputs, profile)
+                inner = Inductor(profile) if self.inductor else None
+                self._captured = read_joint_graph(self._module, self.num_outputs, profile, inner=inner)
                 placeholders = [node for node in self._module.graph.find_nodes(op="placeholder") if not is_tangent(node)]
                 self._positions = [placeholders.index(entry.nodes[0]) for entry in self._captured.inputs]
             return self._captured
@@ -152,6 +164,8 @@ class Part:
     def _partition(
         self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **unused: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        if self.inductor:
+            joint = joint_passes(joint)
         self.trains, self.num_outputs, self._module = True, num_fwd_outputs, joint
         return skeletons(joint, num_fwd_outputs)
 
@@ -172,7 +186,7 @@ class Part:
 
     def _inference(self, module: fx.GraphModule) -> Boxed:
         (output,) = module.graph.find_nodes(op="output")
-        self.num_outputs, self._module = len(output.args[0]), module
+        self.num_outputs, self._module = len(output.args[0]), joint_passes(module) if self.inductor else module
         return mark_boxed(lambda arguments: self.runner.inference(self, arguments))
 
 

@@ -33,7 +33,7 @@ from .rounds import Order, Run, largest
 from .safe_plan import safe_halves
 from .script_memory import Script
 from .sizes import Bindings, Number
-from .step_plan import Pass, StepPlan, make_step_plan, order_of, own_storages
+from .step_plan import Pass, StepPlan, make_step_plan, order_of, own_storages, part_graph
 
 #: Bytes for what stands for a run between its passes (`part.Ticket`), and the like.
 _TICKET = 64
@@ -128,7 +128,7 @@ class Planner:
         outside = max(outside, now + self.left + expected + script.during) + _TICKET * len(passes)
         ported = [other.plan for other in others if other is not old]
         allow = partial(self._allowance, order=order_of(passes, events), device=device, outside=outside, grown=grown)
-        soon = not self.options.wait
+        soon = not self.options.wait and self.options.inner == "eager"  # each schedule is compiled
         again = self.held.trained(device) if twice else None
         with preserved_random_state([device]):
             try:
@@ -204,7 +204,7 @@ class Planner:
     def _safe_allowance(self, graph: Graph, captured: Captured, outside: int) -> Allowance:
         """The same for a part while the rest of the round is unknown."""
         reserved = self.options.reserved_bytes(max(0, self._allocated - graph.fixed_memory - outside))
-        total = self._total or self._total_for(captured.graph, reserved + outside, captured.device)
+        total = self._total or self._total_for(part_graph(captured).graph, reserved + outside, captured.device)
         return Allowance(total, reserved, 0, outside)
 
     def _total_for(self, graph: Graph, besides: int, device: torch.device) -> int:

@@ -127,7 +127,7 @@ class _Nodes:
 
     def _rates(self, node: Node, dtype: torch.dtype) -> Rates:
         if self._model is None:
-            return _rates(_device_of(node), dtype, self._limit)
+            return rates_of(_device_of(node), dtype, self._limit)
         return self._model.rates("tf32" if _may_round(node, dtype) else str(dtype).removeprefix("torch."))
 
     def largest(self) -> tuple[str, str, str]:
@@ -405,7 +405,7 @@ def _plain_meta(number: Number, leaf: Any) -> Any:
     return number(leaf)
 
 
-def _rates(device: torch.device, dtype: torch.dtype, limit: int | None = None) -> Rates:
+def rates_of(device: torch.device, dtype: torch.dtype, limit: int | None = None) -> Rates:
     """Peak numbers of a device for an element type, measured once by two tiny benchmarks, which keep to the limit."""
     halvings = 0
     while limit is not None and halvings < _MOST_HALVINGS and _bytes_for_rates(device, dtype, halvings) > limit:

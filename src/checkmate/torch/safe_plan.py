@@ -22,14 +22,15 @@ _SECONDS = 3.0
 def safe_halves(captured: Captured, options: Options, allowance_of: Callable[[Graph], Allowance]) -> Halves:
     """The functions of a part that leave the most room for others; where they pass the budget, those with the least peak known."""
     quick = replace(options, time_limit=min(options.time_limit, _SECONDS), gap=max(options.gap, 0.05))
-    allowance = allowance_of(captured.graph)
-    graph, _ = least_across(part_graph(captured), allowance.limit)
+    part = part_graph(captured)
+    allowance = allowance_of(part.graph)
+    graph, _ = least_across(part, allowance.limit)
     try:
         plan = make_plan(graph, quick, allowance, Plan, soon=True, device=captured.device)
     except InfeasibleBudget:
         try:
-            plan = make_plan(captured.graph, quick, allowance, Plan, soon=True, device=captured.device)
+            plan = make_plan(part.graph, quick, allowance, Plan, soon=True, device=captured.device)
         except InfeasibleBudget as error:
             enough = replace(allowance, total=error.smallest_found)
-            plan = make_plan(captured.graph, quick, enough, Plan, soon=True, device=captured.device)
+            plan = make_plan(part.graph, quick, enough, Plan, soon=True, device=captured.device)
     return halves_of(captured, plan.schedule.steps)

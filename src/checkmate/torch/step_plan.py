@@ -58,7 +58,8 @@ def passes_of(round: Round[Any]) -> list[Pass]:
 def part_graph(captured: Captured) -> PartGraph:
     """A part, as the joining of graphs sees it."""
     inputs = tuple(PartInput(entry.size, entry.readers, entry.gradient) for entry in captured.inputs)
-    return PartGraph(captured.graph, captured.between, inputs, tuple(captured.returned), tuple(captured.tangents))
+    part = PartGraph(captured.graph, captured.between, inputs, tuple(captured.returned), tuple(captured.tangents))
+    return part if captured.fusion is None else captured.fusion.part(part)
 
 
 class StepPlan:
@@ -99,7 +100,8 @@ class StepPlan:
         self.halves = [
             halves_of(part, steps) for part, steps in zip(captured, cut(joined, plan.schedule.steps, limit), strict=True)
         ]
-        self.watch = Watch(plan, self._before(joined, limit))
+        self._live = self._before(joined, limit)
+        self.watch = Watch(plan, self._live)
 
     def _before(self, joined: StepGraph, limit: int) -> list[int]:
         """Bytes that are really there when each event begins: of the fixed memory, what a forward pass makes comes with that."""
@@ -108,8 +110,17 @@ class StepPlan:
         for number, live in enumerate(bytes_before(joined, plan.schedule.steps, limit)):
             begun = {event.pair for event in self.events[:number]}
             unmade = sum(part.beside_inputs for pair, part in enumerate(parts) if pair not in begun)
-            before.append(live - unmade + plan.reserved + plan.outside)
+            ended = {event.pair for event in self.events[:number] if event.backward}
+            more = sum(self.halves[pair].more for pair in begun - ended)
+            before.append(live - unmade + more + plan.reserved + plan.outside)
         return before
+
+    @property
+    def compiled_peak(self) -> int:
+        """Bytes that the step takes at its peak, everything included, as far as the programs of its passes say; 0 where there are none."""
+        added = [self.halves[event.pair].added[event.backward] for event in self.events]
+        peaks = [live + more for live, more in zip(self._live, added, strict=True) if more is not None]
+        return max(peaks, default=0)
 
     def follows(self, round: Round[Any]) -> bool:
         """What has run so far in a round agrees with this plan, at sizes that it covers."""
@@ -244,10 +255,11 @@ def joined_graph(
 
 def checkpointed(joined: StepGraph, captured: Sequence[Captured]) -> frozenset[int]:
     """Ops inside `torch.utils.checkpoint` that it would run again."""
+    again = [c.checkpointed if c.fusion is None else c.fusion.whole_groups(c.checkpointed) for c in captured]
     found = set()
     for op, local in enumerate(joined.local):
         pair = joined.pair_of(op)
-        if pair is not None and local in captured[pair].checkpointed:
+        if pair is not None and local in again[pair]:
             found.add(op)
     return frozenset(found)
 
@@ -277,15 +289,19 @@ def make_step_plan(
     joined, captured = joined_graph(passes, events, profile, script)
     device, graphs = captured[0].device, len({one.part for one in passes})
     allowance = allowance_of(joined.graph)
-    limit = allowance.limit
+    limit, room = allowance.limit, allowance.total - allowance.margin
     twice = checkpointed(joined, captured) if options.keep_checkpoints else ()
     own = {"device": device, "num_graphs": graphs, "of": options.of}
+    made = None
     for _ in range(_TRIES):
         plan = make_plan(joined.graph, options, allowance, Plan, others, soon, twice, **own)
         excess = peak_as_run(joined, plan.schedule.steps, again) - limit
         if excess <= 0:
-            break
+            made = StepPlan(plan, passes, events, joined, captured, script, limit, again)
+            excess = made.compiled_peak - room
+            if excess <= 0:
+                break
         allowance = _with_less(allowance, simulate(joined.graph, plan.schedule.steps).peak - excess)
-    made = StepPlan(plan, passes, events, joined, captured, script, limit, again)
+    made = made or StepPlan(plan, passes, events, joined, captured, script, limit, again)
     made.search_on(options)
     return made

@@ -1,0 +1,196 @@
+"""What Inductor makes of one part: which ops it runs as one kernel, and the functions that run its passes."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ...graph import Graph
+from ...planning import FREE, OpCost
+from ...planning.fusion import Fusion, Kind
+from ..internals import Boxed, mark_boxed
+from ..measure import same_device
+from ..nodes import tensors_of
+from ..sizes import Concrete, Number, hint, storage_key
+from .dry_run import Profiler, dry_run
+from .internals import Lowered, lower
+from .kinds import fused, kind_of
+
+
+class Inductor:
+    """How parts are planned and run where their passes are compiled by Inductor.
+
+    Args:
+        profile: measures calls of libraries.
+    """
+
+    def __init__(self, profile: Profiler):
+        self.profile = profile
+
+    def costs(self, nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:
+        """Of library calls; what a kernel costs is a matter of its group."""
+        calls = [node for node in nodes if kind_of(node) is Kind.CALL]
+        return {**dict.fromkeys(nodes, FREE), **self.profile(calls, number)}
+
+    def fused(self, graph: Graph, nodes: Sequence[fx.Node | None], needed: Collection[int], number: Number) -> Fusion:
+        """The graph of the groups that run as one kernel each; see `kinds.fused`."""
+        return fused(graph, nodes, needed, number)
+
+
+class Compiled:
+    """A function of one list of inputs, whose kernels are compiled when they are needed."""
+
+    def __init__(self, lowered: Lowered, around: Callable[[Boxed], Boxed] = lambda run: run):
+        self._lowered, self._around = lowered, around
+        self._run: Boxed | None = None
+        self._lock = threading.Lock()
+
+    def load(self) -> Boxed:
+        """Compile the kernels."""
+        with self._lock:
+            if self._run is None:
+                self._run = mark_boxed(self._around(self._lowered.load()))
+            return self._run
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two functions of a part under a schedule, at given sizes.
+
+    Attributes:
+        forward, backward: as in `Halves`.
+        added: for each of the two, bytes live at its peak beyond those live when it begins; None where it could not be found out.
+        more: bytes that the forward pass leaves for the backward pass beyond those of the values that were to be left.
+    """
+
+    forward: Compiled
+    backward: Compiled
+    added: tuple[int | None, int | None]
+    more: int
+
+
+def compile_pair(
+    forward: fx.GraphModule, backward: fx.GraphModule, num_outputs: int, number: Number, device: torch.device, profile: Profiler
+) -> Pair:
+    """Have Inductor write programs for both passes, and see what they take.
+
+    Args:
+        forward: inputs -> outputs, then what the backward pass needs. backward: that, then gradients of outputs -> gradients. Numbers
+            are the last inputs of each. num_outputs: of the forward pass.
+        number: what symbolic sizes are.
+        device: whose bytes count. profile: measures calls of libraries.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    early, places = _without_passed_on(forward, num_outputs)
+    inputs = _inputs(early, mode, number)
+    first = lower(early, _alike(inputs, mode), num_outputs)
+    ran = dry_run(first, list(inputs), mode, device, profile)
+    results = _outputs_like(early, first, mode, number) if ran is None else ran.outputs
+    late = _copied(backward)
+    saved = _with_passed_on(results[num_outputs:], places, dict(enumerate(inputs)))
+    given = [*saved, *_inputs(late, mode, number)[len(saved) :]]
+    second = lower(late, _alike(given, mode), len(_outputs(late)), backward=True)
+    # What the caller holds all the time must not die: inputs, and what the forward pass returned.
+    held = results[:num_outputs]
+    results.clear()
+    saved.clear()
+    ran_late = dry_run(second, given, mode, device, profile)
+    held.clear()
+    more = 0 if ran is None else max(0, ran.left - _planned(forward, number, device))
+
+    def passing_on(run: Boxed) -> Boxed:
+        def call(arguments: list[Any]) -> list[Any]:
+            passed = {place: arguments[place] for place in places if place is not None}
+            results = run(arguments)
+            return [*results[:num_outputs], *_with_passed_on(results[num_outputs:], places, passed)]
+
+        return call
+
+    added = (None if ran is None else ran.added, None if ran_late is None else ran_late.added)
+    return Pair(Compiled(first, passing_on), Compiled(second), added, more)
+
+
+def compile_alone(module: fx.GraphModule, number: Number) -> Compiled:
+    """The function of a graph without a backward pass, at given sizes."""
+    own, mode = _copied(module), FakeTensorMode(allow_non_fake_inputs=True)
+    return Compiled(lower(own, _inputs(own, mode, number), len(_outputs(own)), inference=True))
+
+
+# --- what goes from the forward to the backward pass as it is ---
+
+
+def _without_passed_on(module: fx.GraphModule, num_outputs: int) -> tuple[fx.GraphModule, list[int | None]]:
+    """A forward pass that does not return its own inputs for the backward pass: Inductor would return copies in layouts that it likes.
+
+    Returns:
+        The forward pass, and for each tensor for the backward pass which input it is; None for what is computed.
+    """
+    own = _copied(module)
+    placeholders = {node: place for place, node in enumerate(own.graph.find_nodes(op="placeholder"))}
+    outputs = _outputs(own)
+    places = [placeholders.get(node) for node in outputs[num_outputs:]]
+    (output,) = own.graph.find_nodes(op="output")
+    kept = [node for node, place in zip(outputs[num_outputs:], places, strict=True) if place is None]
+    output.args = ((*outputs[:num_outputs], *kept),)
+    return own, places
+
+
+def _with_passed_on(computed: Sequence[Any], places: Sequence[int | None], inputs: Mapping[int, Any]) -> list[Any]:
+    """What the backward pass gets."""
+    made = iter(computed)
+    return [next(made) if place is None else inputs[place] for place in places]
+
+
+# --- graphs and their fake tensors ---
+
+
+def _copied(module: fx.GraphModule) -> fx.GraphModule:
+    """Inductor changes what it is given."""
+    return fx.GraphModule(module, copy.deepcopy(module.graph))
+
+
+def _outputs(module: fx.GraphModule) -> list[Any]:
+    (output,) = module.graph.find_nodes(op="output")
+    return list(output.args[0])
+
+
+def _inputs(module: fx.GraphModule, mode: FakeTensorMode, number: Number) -> list[Any]:
+    """Fake tensors for the inputs of a graph at given sizes, and numbers."""
+    return [_fake(node.meta["val"], mode, number) for node in module.graph.find_nodes(op="placeholder")]
+
+
+def _fake(value: Any, mode: FakeTensorMode, number: Number, stride: Sequence[int] | None = None) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return number(value)
+    known = Concrete.of(value, number)
+    with mode:
+        return torch.empty_strided(known.shape, stride or known.stride, dtype=known.dtype, device=known.device)
+
+
+def _alike(values: Sequence[Any], mode: FakeTensorMode) -> list[Any]:
+    """The same once more: graphs hold on to the tensors that they are compiled with."""
+    return [_fake(value, mode, hint) for value in values]
+
+
+def _outputs_like(module: fx.GraphModule, lowered: Lowered, mode: FakeTensorMode, number: Number) -> list[Any]:
+    """Fake tensors for what a program returns."""
+    made = []
+    for place, node in enumerate(_outputs(module)):
+        stride = lowered.output_strides[place] if place < len(lowered.output_strides) else None
+        made.append(_fake(node.meta["val"], mode, number, stride) if isinstance(node, fx.Node) else node)
+    return made
+
+
+def _planned(module: fx.GraphModule, number: Number, device: torch.device) -> int:
+    """Bytes of the storages that a forward pass makes and returns."""
+    given = {storage_key(x) for node in module.graph.find_nodes(op="placeholder") for x in tensors_of(node)}
+    nodes = [node for node in _outputs(module) if isinstance(node, fx.Node)]
+    made = {storage_key(x): x for node in nodes for x in tensors_of(node) if same_device(x.device, device)}
+    return sum(Concrete.of(tensor, number).nbytes for key, tensor in made.items() if key not in given)

@@ -1,0 +1,167 @@
+"""Everything this front end needs from Inductor, PyTorch's compiler, none of which is documented: imported here and nowhere else.
+
+Importing Inductor takes seconds: nothing here does before it is needed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import fx
+from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ..internals import Boxed, compiling, mark_boxed
+
+
+def decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """The ops that Inductor wants to see written out in others."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    return select_decomp_table()
+
+
+def joint_passes(module: fx.GraphModule) -> fx.GraphModule:
+    """What Inductor changes in a graph before it is split in passes: patterns, constants, and random ops that follow from seeds."""
+    from torch._inductor import compile_fx
+    from torch._inductor.virtualized import V
+
+    placeholders = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+    tensors = [value for value in placeholders if isinstance(value, torch.Tensor)]
+    mode = detect_fake_mode(tensors) or FakeTensorMode(allow_non_fake_inputs=True)
+    passes: Any = compile_fx._recursive_joint_graph_passes
+    known = inspect.signature(passes).parameters
+    device = next((x.device for x in tensors if x.device.type != "cpu"), torch.device("cpu"))
+    given = {"skip_invoke_subgraph": True, "input_device": device}
+    with V.set_fake_mode(mode):
+        changed = passes(module, **{name: value for name, value in given.items() if name in known})
+    return module if changed is None else changed
+
+
+def is_library_call(target: Any) -> bool:
+    """Inductor makes no kernel of its own for the op: inputs and outputs are in memory."""
+    from torch._inductor import lowering
+
+    return target in _PRODUCTS or target in lowering.fallbacks or target not in lowering.lowerings
+
+
+_aten = torch.ops.aten
+#: What has a lowering, which calls a library all the same.
+_PRODUCTS = {
+    _aten.mm.default,
+    _aten.addmm.default,
+    _aten.bmm.default,
+    _aten.baddbmm.default,
+    _aten.convolution.default,
+    _aten.convolution_backward.default,
+}
+
+
+class Lowered:
+    """A graph that Inductor has written as a program, whose kernels are not compiled yet.
+
+    Attributes:
+        source: the program. constants: what it reads besides its inputs. output_strides: of its outputs, as the program makes them.
+    """
+
+    def __init__(self, compiled: Any):
+        self._compiled = compiled
+        self.source: str | None = getattr(compiled, "source_code", None)
+        self.constants: dict[str, Any] = dict(getattr(compiled, "constants", None) or {})
+        strides = getattr(compiled, "output_strides", None) or []
+        self.output_strides = [None if one is None else tuple(int(number) for number in one) for one in strides]
+
+    def load(self) -> Boxed:
+        """Compile its kernels: the function of one list of inputs, which it empties."""
+        if self.source is None:  # nothing is computed: the graph itself
+            return mark_boxed(self._compiled)
+        from torch._inductor.output_code import CompiledFxGraphConstants
+
+        constants = CompiledFxGraphConstants()
+        with compiling():
+            self._compiled.after_deserialization(constants)
+            self._compiled.post_compile([], constants, self._compiled.fx_kwargs)
+        return mark_boxed(self._compiled.current_callable)
+
+
+def lower(
+    module: fx.GraphModule, inputs: Sequence[Any], visible: int, *, backward: bool = False, inference: bool = False
+) -> Lowered:
+    """Have Inductor write a program for a graph.
+
+    Args:
+        module: it is changed. inputs: fake tensors of one mode, and numbers.
+        visible: so many of its outputs, the first ones, keep the strides that the graph says; the others may have any.
+        backward, inference: which pass it is.
+    """
+    from torch._inductor import compile_fx
+    from torch._inductor import config as inductor_config
+    from torch._inductor.utils import BoxedBool
+    from torch._inductor.virtualized import V
+
+    (output,) = module.graph.find_nodes(op="output")
+    output.meta["user_visible_output_idxs"] = [
+        number for number, node in enumerate(output.args[0][:visible]) if isinstance(node, fx.Node)
+    ]
+    mode = detect_fake_mode([x for x in inputs if isinstance(x, torch.Tensor)]) or FakeTensorMode(allow_non_fake_inputs=True)
+    # What is fixed in memory matters to CUDA graphs alone, which plans do not use.
+    with (
+        compiling(),
+        V.set_fake_mode(mode),
+        tracing(TracingContext(mode)),
+        inductor_config.patch(fx_graph_cache=False, fx_graph_remote_cache=False, freezing=False, cpp_wrapper=False),
+        _not_loaded(),
+    ):
+        compiled = compile_fx.compile_fx_inner(
+            module,
+            list(inputs),
+            cudagraphs=BoxedBool(False),
+            is_backward=backward,
+            is_inference=inference,
+        )
+    return Lowered(compiled)
+
+
+@contextmanager
+def _not_loaded() -> Iterator[None]:
+    """Programs are written and not loaded: loading one compiles its kernels."""
+    from torch._inductor.codecache import PyCodeCache
+
+    def written(key: str, path: str, *arguments: Any, **keywords: Any) -> Any:
+        return SimpleNamespace(__file__=path, call=None)
+
+    with patch.object(PyCodeCache, "load_by_key_path", written):
+        yield
+
+
+@contextmanager
+def without_kernels() -> Iterator[None]:
+    """Programs that are executed here get kernels that do nothing."""
+    from torch._inductor import async_compile
+
+    with patch.object(async_compile, "AsyncCompile", _NoKernels):
+        yield
+
+
+class _NoKernels:
+    """In place of what compiles the kernels of a program."""
+
+    def wait(self, scope: dict[str, Any]) -> None:
+        """All kernels are there."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *arguments, **keywords: _NoKernel()
+
+
+class _NoKernel:
+    def __call__(self, *arguments: Any, **keywords: Any) -> None:
+        """As kernels for the CPU are called."""
+
+    def run(self, *arguments: Any, **keywords: Any) -> None:
+        """As Triton's kernels are called."""

@@ -1,0 +1,248 @@
+"""Planned steps that Inductor compiles: results of plain Inductor, peaks that keep to the budget, plans of fused ops."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import checkmate
+import checkmate.torch
+from checkmate.errors import UnknownMethod
+from checkmate.torch import step_plan
+from checkmate.torch.inductor import inner
+
+#: Of PyTorch, when Inductor is imported, and where it compiles a part of a frame.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script_method. is deprecated:DeprecationWarning", "ignore:The .grad attribute of a Tensor:UserWarning"
+)
+
+INNER: dict[str, Any] = {"inner": "inductor", "cost_model": "flops", "time_limit": 3.0, "gap": 0.02}
+
+
+@pytest.fixture(autouse=True)
+def _quickly() -> Iterator[None]:
+    """No pool of compiling processes: the kernels are few."""
+    from torch._inductor import config
+
+    with config.patch(compile_threads=1, fx_graph_cache=False):
+        yield
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(width, width), nn.BatchNorm1d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(self.norm(F.gelu(self.linear(x))), 0.2, self.training)
+
+
+class Loss(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.square().mean()
+
+
+class Layers(nn.Module):
+    """Wide values, narrow weights: what is kept for the backward pass decides the peak. With `breaks`, each layer is a graph."""
+
+    def __init__(self, depth: int = 3, width: int = 16, breaks: bool = False):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(width) for _ in range(depth))
+        self.breaks, self.loss = breaks, Loss()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+            if self.breaks:
+                torch._dynamo.graph_break()
+        return self.loss(x)
+
+
+def made(**more: Any) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    return Layers(**more), torch.randn(2048, 16)
+
+
+def losses(run: Callable[[Tensor], Tensor], model: nn.Module, x: Tensor, steps: int = 3) -> list[float]:
+    """Of steps of SGD, with random numbers that begin anew."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(1)
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = run(x)
+        loss.backward()
+        optimizer.step()
+        found.append(float(loss.detach()))
+    return found
+
+
+def assert_alike(one: nn.Module, other: nn.Module) -> None:
+    """Up to rounding: a dropout mask that was drawn twice, or statistics that were updated twice, would be far off."""
+    for (name, a), (_, b) in zip(one.state_dict().items(), other.state_dict().items(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def largest_peak(run: Callable[[], object]) -> int:
+    gc.collect()
+    with checkmate.torch.measure() as seen:
+        run()
+    return seen.peak - seen.base
+
+
+@pytest.fixture(scope="module")
+def plain() -> tuple[nn.Module, list[float]]:
+    """Trained by plain Inductor."""
+    model, x = made()
+    compiled = torch.compile(copy.deepcopy(model))
+    return compiled._orig_mod, losses(compiled, compiled, x)
+
+
+def test_dropout_and_batch_norm_are_plain_inductors(plain: tuple[nn.Module, list[float]]) -> None:
+    model, x = made()
+    free = checkmate.torch.compile(copy.deepcopy(model), "1GiB", **INNER)
+    assert losses(free, free, x) == pytest.approx(plain[1], rel=1e-6)
+    assert_alike(free, plain[0])
+    (easy,) = checkmate.torch.plans(free)
+    assert easy.measured_peak is not None
+    budget = int(0.75 * easy.measured_peak)
+    tight = checkmate.torch.compile(copy.deepcopy(model), budget, **INNER)
+    assert losses(tight, tight, x) == pytest.approx(plain[1], rel=1e-6)
+    assert_alike(tight, plain[0])
+    (plan,) = checkmate.torch.plans(tight)
+    assert plan.schedule.overhead > 1
+    assert plan.measured_peak is not None and plan.measured_peak <= budget
+    # The caller's own count agrees: nothing lives that the plan does not know of.
+    assert largest_peak(lambda: tight(x).backward()) <= budget
+
+
+def test_by_name_and_without_gradients(plain: tuple[nn.Module, list[float]]) -> None:
+    model, x = made()
+    options = {"budget": "1GiB", **INNER}
+    compiled = torch.compile(model, backend="checkmate", options=options)
+    assert losses(compiled, compiled, x) == pytest.approx(plain[1], rel=1e-6)
+    expected = torch.compile(copy.deepcopy(model).eval())
+    compiled.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), expected(x))
+
+
+def test_a_backward_pass_can_run_twice() -> None:
+    model, x = made(depth=2)
+    compiled = checkmate.torch.compile(model, "1GiB", **INNER)
+    loss = compiled(x)
+    loss.backward(retain_graph=True)
+    once = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    loss.backward()
+    for gradient, parameter in zip(once, model.parameters(), strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, 2 * gradient)
+
+
+def test_several_graphs_share_the_budget(plain: tuple[nn.Module, list[float]]) -> None:
+    model, x = made(breaks=True)
+    probe = checkmate.torch.compile(copy.deepcopy(model), "1GiB", **INNER)
+    assert losses(probe, probe, x) == pytest.approx(plain[1], rel=1e-6)
+    easy = checkmate.torch.plans(probe)[-1]  # the first one was for the first layer, before others were known
+    assert easy.num_graphs == 3 and easy.measured_peak is not None
+    budget = int(0.85 * easy.measured_peak)
+    tight = checkmate.torch.compile(copy.deepcopy(model), budget, **INNER)
+    assert losses(tight, tight, x) == pytest.approx(plain[1], rel=1e-6)
+    assert_alike(tight, plain[0])
+    plan = checkmate.torch.plans(tight)[-1]
+    assert plan.num_graphs == 3 and plan.schedule.overhead > 1
+    assert plan.measured_peak is not None and plan.measured_peak <= budget
+
+
+def test_convolutions_take_no_more_than_was_found_without_running_them() -> None:
+    """Inductor changes layouts: copies of weights and inputs live for a while, and must not be handed to the backward pass."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Flatten(1))
+    x = torch.randn(4, 3, 24, 24)
+    compiled = checkmate.torch.compile(model, "1GiB", inner="inductor")
+    plans = []
+    make = step_plan.StepPlan
+
+    class Seen(make):  # type: ignore[misc, valid-type]
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            plans.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_plan, "StepPlan", Seen)
+        for _ in range(2):
+            compiled(x).square().mean().backward()
+    (plan,) = plans
+    assert plan.plan.measured_peak is not None
+    assert plan.halves[0].more == 0
+    assert plan.plan.measured_peak <= plan.compiled_peak
+    assert plan.plan.measured_peak >= 0.8 * plan.compiled_peak
+
+
+def test_what_the_program_takes_too_much_becomes_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = made(depth=2)
+    seen: list[int] = []
+    real = inner.dry_run
+
+    def dearer(*arguments: Any) -> Any:
+        """The first program, a forward pass, is said to take more than there is."""
+        found = real(*arguments)
+        seen.append(found.added)
+        found.added += (1 << 30) - found.added if len(seen) == 1 else 0
+        return found
+
+    monkeypatch.setattr(inner, "dry_run", dearer)
+    budget = 1 << 30
+    compiled = checkmate.torch.compile(model, budget, **INNER)
+    compiled(x).backward()
+    (plan,) = checkmate.torch.plans(compiled)
+    assert len(seen) == 4  # two passes, planned twice
+    assert plan.margin > 0
+    assert plan.modelled_peak < plan.graph.no_recompute_peak  # it could have been that much
+    assert plan.measured_peak is not None and plan.measured_peak <= budget
+
+
+def test_other_sizes_run_under_the_plan() -> None:
+    model, _ = made(depth=2)
+    expected = torch.compile(copy.deepcopy(model))
+    compiled = checkmate.torch.compile(model, "1GiB", **INNER)
+    for examples in (64, 32):
+        x = torch.randn(examples, 16)
+        for run in (expected, compiled):
+            torch.manual_seed(examples)
+            run(x).backward()
+    for one, other in zip(compiled.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_errors_reach_the_caller_as_they_are() -> None:
+    model, x = made(depth=2)
+    with pytest.raises(UnknownMethod, match="unknown inner='xla': choose among eager, inductor"):
+        checkmate.torch.compile(model, inner="xla")
+    compiled = checkmate.torch.compile(model, "1KiB", **INNER)
+    with pytest.raises(checkmate.InfeasibleBudget) as caught:
+        compiled(x)
+    enough = checkmate.torch.compile(made(depth=2)[0], caught.value.smallest_found, **INNER)
+    enough(x).backward()
+    (plan,) = checkmate.torch.plans(enough)
+    assert plan.measured_peak is not None and plan.measured_peak <= caught.value.smallest_found
+
+
+def test_a_compiler_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first call, in its own words."""
+
+    def broken(*arguments: Any, **keywords: Any) -> Any:
+        raise NotImplementedError("no kernel for this")
+
+    monkeypatch.setattr(inner, "lower", broken)
+    model, x = made(depth=2)
+    compiled = checkmate.torch.compile(model, "1GiB", **INNER)
+    with pytest.raises(NotImplementedError, match="^no kernel for this$"):
+        compiled(x)
