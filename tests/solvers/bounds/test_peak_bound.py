@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -33,6 +34,27 @@ def test_against_the_exact_least_peak(values: int, monkeypatch: pytest.MonkeyPat
             above += 1
             equal += bound == exact
     assert above >= 30 and equal >= (0.5 if values == 100 else 0.15) * above
+
+
+def test_values_may_come_in_any_order() -> None:
+    """Their numbers say nothing about when they are computed."""
+    for seed in range(60):
+        rng = random.Random(seed)
+        graph = random_graph(rng, max_ops=9, min_ops=4)
+        number = rng.sample(range(graph.num_values), graph.num_values)
+        values = [value for _, value in sorted(zip(number, graph.values, strict=True), key=lambda pair: pair[0])]
+        ops = [
+            replace(
+                op,
+                inputs=tuple(number[value] for value in op.inputs),
+                outputs=tuple(number[value] for value in op.outputs),
+                reuses=None if op.reuses is None else number[op.reuses],
+            )
+            for op in graph.ops
+        ]
+        other = Graph(ops, values, graph.fixed_memory)
+        bound = least_peak_bound(problem_of(graph), graph.no_recompute_peak)
+        assert least_peak_bound(problem_of(other), graph.no_recompute_peak) == bound
 
 
 def residual_network(blocks: int, width: int = 4) -> Graph:

@@ -37,9 +37,11 @@ def least_peak_bound(problem: Problem, peak: int, stop: Callable[[], bool] = lam
         return graph.min_working_set
     most, alone = peak - graph.fixed_memory, graph.min_working_set - graph.fixed_memory
     values = np.flatnonzero(problem.size > 0)
+    # In the order in which they are computed first, so that what had to be there before comes before.
+    values = values[np.argsort(problem.producer[values], kind="stable")]
     size = next((k for k in range(_MOST, _FEWEST, -1) if comb(len(values) + k, k) <= _MOST_SETS), _FEWEST)
     while comb(len(values) + size, size) > _MOST_SETS:  # of many, the largest
-        values = np.sort(values[np.argsort(-problem.size[values], kind="stable")][: int(0.95 * len(values))])
+        values = values[np.sort(np.argsort(-problem.size[values], kind="stable")[: int(0.95 * len(values))])]
     # Members 0, ..., size - 1 fill up smaller sets.
     place = np.full(graph.num_values, -1)
     place[values] = np.arange(len(values)) + size
