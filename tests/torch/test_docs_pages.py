@@ -41,6 +41,8 @@ def layers() -> nn.Module:
 @pytest.mark.parametrize("line", LINES)
 def test_the_one_line(line: str) -> None:
     """Each by itself: two of them are two ways to do the same."""
+    # PyTorch remembers of the wrapper of a module that it is not to be compiled, whosever module that was.
+    torch._dynamo.reset()
     names: dict[str, Any] = {"checkmate": checkmate, "torch": torch, "model": layers()}
     exec(line, names)
     names["model"](torch.randn(8, 16)).square().mean().backward()

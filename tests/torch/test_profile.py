@@ -296,7 +296,7 @@ def test_flops_model_ranks_without_running(monkeypatch: pytest.MonkeyPatch) -> N
     assert large.seconds > 10 * small.seconds > 0
     assert add.seconds > 0
     assert large.workspace == 0
-    rates = profile_module._rates(torch.device("cpu"), torch.float32)
+    rates = profile_module.rates_of(torch.device("cpu"), torch.float32)
     assert large.seconds == pytest.approx(rates.latency + 2 * 512**3 / rates.flops_per_second)
     assert add.seconds == pytest.approx(rates.latency + 2 * 64 * 64 * 4 / rates.bytes_per_second)
 
