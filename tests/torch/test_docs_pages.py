@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -38,16 +38,29 @@ def layers() -> nn.Module:
     return nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(3)))
 
 
+#: In a process of its own: what other tests compiled through PyTorch's wrapper of modules, it remembers of the wrapper.
+PROGRAM = """
+import warnings
+import torch
+from torch import nn
+import checkmate.torch
+from checkmate.torch import BudgetWarning
+
+warnings.simplefilter("error", BudgetWarning)
+model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(3)))
+{line}
+model(torch.randn(8, 16)).square().mean().backward()
+(plan,) = checkmate.torch.plans(model)
+print(plan.budget)
+"""
+
+
 @pytest.mark.parametrize("line", LINES)
 def test_the_one_line(line: str) -> None:
     """Each by itself: two of them are two ways to do the same."""
-    # PyTorch remembers of the wrapper of a module that it is not to be compiled, whosever module that was.
-    torch._dynamo.reset()
-    names: dict[str, Any] = {"checkmate": checkmate, "torch": torch, "model": layers()}
-    exec(line, names)
-    names["model"](torch.randn(8, 16)).square().mean().backward()
-    (plan,) = checkmate.torch.plans(names["model"])
-    assert plan.budget == 4 << 30
+    done = subprocess.run([sys.executable, "-c", PROGRAM.format(line=line)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == 4 << 30
 
 
 def test_plans_of_a_model_in_training(
