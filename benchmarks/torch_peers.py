@@ -64,6 +64,11 @@ class Comparison:
         asked = {name: self.settings[name] for name in ("scale", "device", "time_limit", "examples")}
         return worker, worker.ask({"do": "make", "network": self.network, "way": way, "budget": budget, **asked})
 
+    def warm(self, way: str, budget: int | None = None) -> dict[str, Any]:
+        """What one way says once it is warm."""
+        with ExitStack() as stack:
+            return self.make(stack, way, budget)[1]
+
     def alone(self, way: str, budget: int | None = None) -> dict[str, Any]:
         """One way, with the seconds of its steps."""
         with ExitStack() as stack:
@@ -172,8 +177,8 @@ def compare(network: str, data: dict[str, Any], options: argparse.Namespace, dea
 def _budget(comparison: Comparison, way: str) -> Any:
     """What ours gets beside a peer: its measured peak, or what the peer said where it fails. For the lowest: what an error names."""
     if way == LOWEST:
-        return int(comparison.alone("checkmate", 1)["smallest"])
-    said = comparison.alone(way)
+        return int(comparison.warm("checkmate", 1)["smallest"])
+    said = comparison.warm(way)
     return said if "error" in said else math.ceil(ROOM * said["peak"])
 
 

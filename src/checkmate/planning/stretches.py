@@ -83,10 +83,9 @@ def peak_as_run(step: StepGraph, steps: Sequence[Step], again: int | None = None
 
 
 def _peak_again(step: StepGraph, run: Sequence[Step], trace: Trace, gradients: int) -> int:
+    """The same where the backward passes run once more: nothing that the forward passes left is released in the first of them."""
     first = min(number for number, event in enumerate(step.events) if event.backward)
-    places = [number for number, one in enumerate(run) if isinstance(one, Compute)]
-    times = _times(step, _sequence(run))
-    begin = next((place for place, time in zip(places, times, strict=True) if time >= 2 * first), len(run))
+    begin = _beginnings(step, run)[first]
     kept: set[int] = set()  # what the forward passes have left
     for one in run[:begin]:
         if isinstance(one, Free):
@@ -109,13 +108,14 @@ def bytes_before(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> tupl
     """For each event the bytes of the round that are live when it begins, fixed memory included."""
     run = as_run(step, steps, limit)
     trace = simulate(step.graph, run)
+    return tuple(trace.memory[place - 1] if place else step.graph.fixed_memory for place in _beginnings(step, run))
+
+
+def _beginnings(step: StepGraph, run: Sequence[Step]) -> list[int]:
+    """For each event the place in the schedule of its first computation."""
     places = [number for number, one in enumerate(run) if isinstance(one, Compute)]
-    times = _times(step, _sequence(run))
-    found = []
-    for event in range(len(step.events)):
-        place = next((place for place, time in zip(places, times, strict=True) if time >= 2 * event), len(run))
-        found.append(trace.memory[place - 1] if place else step.graph.fixed_memory)
-    return tuple(found)
+    timed = list(zip(places, _times(step, _sequence(run)), strict=True))
+    return [next((place for place, time in timed if time >= 2 * event), len(run)) for event in range(len(step.events))]
 
 
 def _sequence(steps: Sequence[Step]) -> list[int]:

@@ -29,7 +29,7 @@ from ..planning.fusion import Fusion
 from .in_place import writable_inputs
 from .inductor.inner import Inductor
 from .internals import forward_outputs, frees_gradients, is_tangent, tangents_of_outputs
-from .measure import CUDA_BLOCK, same_device
+from .measure import block_of, same_device
 from .nodes import checkpoint_of, has_side_effects, is_batch_norm, is_random, split_passes, tensors_of, unpin_overwritten
 from .random import RANDOM_DEVICES
 from .sizes import Bindings, Number, Scalars, Sizes, storage_bytes, storage_key
@@ -204,7 +204,7 @@ class _JointReader:
         self.tangent_of = tangents_of_outputs(module, num_forward_outputs)
         self.overwritten = {storage_key(tensor) for node in overwritten for tensor in tensors_of(node)}
         self.device = _main_device(module)
-        self.block = (CUDA_BLOCK if self.device.type == "cuda" else 1) if block is None else block
+        self.block = block_of(self.device) if block is None else block
         placeholders = module.graph.find_nodes(op="placeholder")
         self.tangents = [node for node in placeholders if is_tangent(node)]
         self.given = [node for node in placeholders if not is_tangent(node)]

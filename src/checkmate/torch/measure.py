@@ -32,7 +32,7 @@ from .allocations import AllocationLog, Change, Note
 __all__ = ["Measurement", "Recording", "live_storages", "measure"]
 
 #: CUDA memory comes in blocks of 512 bytes.
-CUDA_BLOCK = 512
+_CUDA_BLOCK = 512
 
 
 @dataclass
@@ -120,6 +120,11 @@ def reset_cuda_peak(device: torch.device) -> None:
             if same_device(measurement.device, device):
                 measurement.peak = max(measurement.peak, peak)
         torch.cuda.reset_peak_memory_stats(device)
+
+
+def block_of(device: torch.device) -> int:
+    """Bytes in multiples of which memory of a device is given out, as far as it is counted so."""
+    return _CUDA_BLOCK if device.type == "cuda" else 1
 
 
 def same_device(device: torch.device, wanted: torch.device) -> bool:
