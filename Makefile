@@ -42,7 +42,7 @@ test-torch: .venv-torch-$(TORCH)/installed
 # The recipes of docs/pytorch.md with the packages that they are for. torchvision, which timm asks for, does not load beside a build of PyTorch
 # without CUDA; a torchvision that is not there is one that packages do without, or skip their tests.
 test-ecosystem: .venv-ecosystem/installed
-	$(<D)/bin/python -m pytest tests/ecosystem
+	$(<D)/bin/python -m pytest tests/ecosystem "tests/test_tutorials.py::test_tutorial_runs[finetune_hugging_face]"
 
 .venv-ecosystem/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(@D)

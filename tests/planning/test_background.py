@@ -170,6 +170,26 @@ def test_a_first_schedule_where_quick_methods_find_none(monkeypatch: pytest.Monk
         first_cached(GRAPH, GRAPH.min_working_set - 1, **OPTIONS)
 
 
+def test_what_is_proven_impossible_is_proven_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(checkmate.InfeasibleBudget) as first:
+        first_cached(GRAPH, GRAPH.min_working_set - 1, **OPTIONS)
+    monkeypatch.setattr(plan_cache, "first_schedule", None)  # it is not asked again
+    with pytest.raises(checkmate.InfeasibleBudget) as second:
+        first_cached(GRAPH, GRAPH.min_working_set - 1, **OPTIONS)
+    assert str(second.value) == str(first.value)
+
+
+def test_what_was_only_not_found_is_searched_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(graph: checkmate.Graph, budget: int, **_: object) -> None:
+        raise checkmate.InfeasibleBudget(budget, budget, graph.no_recompute_peak)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plan_cache, "first_schedule", none)
+        with pytest.raises(checkmate.InfeasibleBudget):
+            first_cached(GRAPH, BUDGET, **OPTIONS)
+    assert first_cached(GRAPH, BUDGET, **OPTIONS)[0].peak <= BUDGET
+
+
 def test_the_whole_search_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_cache, "_WORTH_SECONDS", 0.0)
     whole = solve_cached(GRAPH, BUDGET, **OPTIONS)

@@ -58,7 +58,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_way_to_a_cost() -> None:
     words, seen = Words(), []
     costs = find_op_costs(["if", "word 1", "a-b", "word 2", "LOUD", "les"], words, progress=lambda *counts: seen.append(counts))
-    modelled = OpCost(2.5, 7)
+    modelled = OpCost(2.5, 7, estimated=True)
     assert costs == {
         "if": FREE,
         "word 1": OpCost(6.0, 10),
@@ -78,8 +78,8 @@ def test_each_way_to_a_cost() -> None:
 def test_the_model_runs_nothing() -> None:
     words = Words()
     assert find_op_costs(["word 1", "word 2", "if"], words, "flops") == {
-        "word 1": OpCost(2.5, 7),
-        "word 2": OpCost(2.5, 7),
+        "word 1": OpCost(2.5, 7, estimated=True),
+        "word 2": OpCost(2.5, 7, estimated=True),
         "if": FREE,
     }
     assert not words.ran

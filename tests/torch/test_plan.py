@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 import sys
 import warnings
@@ -17,7 +18,8 @@ import checkmate.torch
 from checkmate.errors import BudgetError
 from checkmate.planning import OpCost, environment, memory
 from checkmate.solvers import solving
-from checkmate.torch import profile
+from checkmate.torch import op_work, profile
+from checkmate.torch.measure import measure
 from checkmate.torch.plan import automatic_budget
 from torch_models import case, train, twin
 
@@ -100,3 +102,24 @@ def test_costs_are_kept_for_this_processor(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(environment, "processor_name", lambda: "another processor")
     caches.append(profile._cache(torch.device("cpu")))
     assert caches[0] is not caches[1]
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_what_was_only_estimated_proves_nothing(outside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither copies that an op is thought to make, nor what a loss outside the model is thought to take."""
+    monkeypatch.setattr(op_work, "known_workspace", lambda node, moved: 100 * moved)
+    monkeypatch.setattr(profile, "known_workspace", lambda node, moved: 100 * moved)
+    torch.manual_seed(0)
+    layers = [layer for _ in range(4) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())]
+    model = nn.Sequential(*layers, *([] if outside else [nn.Flatten(), nn.Linear(8 * 16 * 16, 1)]))
+    x = torch.randn(4, 8, 16, 16)
+
+    def step(model: nn.Module) -> None:
+        model(x).square().sum().backward()
+
+    for _ in range(2):
+        with measure() as plain:
+            step(model)
+    with pytest.raises(checkmate.InfeasibleBudget) as caught:
+        step(checkmate.torch.compile(copy.deepcopy(model), budget=plain.peak // 4, cost_model="flops"))
+    assert plain.peak // 4 < caught.value.proven_minimum < plain.peak < caught.value.smallest_found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from ..errors import UnknownMethod
@@ -29,10 +29,17 @@ class OpCost:
     Attributes:
         seconds: on its device.
         workspace: bytes it has live while it runs, beyond its inputs and the outputs that the graph reads.
+        estimated: it was not measured, not as it is; then the workspace may be less, and proves nothing.
     """
 
     seconds: float
     workspace: int
+    estimated: bool = False
+
+    @property
+    def certain(self) -> OpCost:
+        """The same without what was only estimated to be needed."""
+        return replace(self, workspace=0) if self.estimated else self
 
 
 FREE = OpCost(0.0, 0)
@@ -69,7 +76,7 @@ class OpRunner(Protocol[AskedOp]):
         """Around all measurements: sets up what they need, and puts back what they disturb."""
 
     def measure(self, op: AskedOp) -> OpCost | None:
-        """Run an op on made-up inputs; None if it does not run on them."""
+        """Run an op on made-up inputs, or a part of it for an estimate; None if it does not run on them."""
 
     def work(self, op: AskedOp) -> Work:
         """What an op does, found without running it."""
@@ -125,8 +132,9 @@ def _measured(
             for number, (signature, op) in enumerate(todo, start=1):
                 cost = runner.measure(op)
                 if cost is not None:
-                    runner.cache(op).put(signature, [cost.seconds, float(cost.workspace)])
                     costs[op] = cost
+                    if not cost.estimated:
+                        runner.cache(op).put(signature, [cost.seconds, float(cost.workspace)])
                 if progress is not None:
                     progress(number, len(todo))
     finally:  # what was measured before an interrupt is worth keeping
@@ -137,7 +145,7 @@ def _measured(
 
 def _modelled(op: Op, runner: OpRunner[Op]) -> OpCost:
     work = runner.work(op)
-    return OpCost(roofline_seconds(work.flops, work.moved, work.rates), work.workspace)
+    return OpCost(roofline_seconds(work.flops, work.moved, work.rates), work.workspace, estimated=True)
 
 
 def quickest(once: Callable[[], float], seconds: float = 0.05, least: int = 3, most: int = 20) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..errors import InvalidSchedule
+from ..errors import InfeasibleBudget, InvalidSchedule
 from ..graph import Graph
 from ..schedule import OPTIMAL_GAP, Compute, Free, Schedule
 from ..solvers import first_schedule, solve
@@ -14,8 +14,8 @@ from ..version import __version__
 from .cache_files import load, store
 
 _KIND = "plan"
-#: Of schedules to begin with, while better ones are searched for.
-_FIRST_KIND = "first"
+#: Of schedules to begin with, while better ones are searched for; of proofs that there is none, as [proven minimum, smallest found].
+_FIRST_KIND, _NONE_KIND = "first", "none"
 
 _WORTH_SECONDS = 0.5  # schedules found sooner than this are found again
 #: For a schedule to begin with; any will do where that does not bring one.
@@ -70,8 +70,16 @@ def first_cached(graph: Graph, budget: int, **options: Any) -> tuple[Schedule, b
         return known, True
     first = read(load(_FIRST_KIND, key), graph, budget)
     if first is None:
-        with interrupting():
-            first = first_schedule(graph, budget, **quick) or solve(graph, budget, **{**options, "gap": _ANY_GAP})
+        match load(_NONE_KIND, key):
+            case [int(proven), int(found)] if budget < proven <= found:
+                raise InfeasibleBudget(budget, proven, found)
+        try:
+            with interrupting():
+                first = first_schedule(graph, budget, **quick) or solve(graph, budget, **{**options, "gap": _ANY_GAP})
+        except InfeasibleBudget as error:
+            if budget < error.proven_minimum:  # that nothing was found may have been for lack of time
+                store(_NONE_KIND, key, [error.proven_minimum, error.smallest_found])
+            raise
         store(_FIRST_KIND, key, written(first))
     return first, first.gap <= max(options["gap"], OPTIMAL_GAP)
 

@@ -120,6 +120,11 @@ class Captured:
             return self.returned
         return [None if value is None else self.fusion.value_of[value] for value in self.returned]
 
+    @property
+    def certain(self) -> Captured:
+        """The same without workspaces that were only estimated: what it needs is needed indeed."""
+        return self._reader.captured(self.bindings, {node: cost.certain for node, cost in self.costs.items()}, script=False)
+
     def at(self, bindings: Bindings, costs_of: Captured | None = None) -> Captured:
         """The same ops and values at other sizes.
 
@@ -231,8 +236,12 @@ class _JointReader:
         here = [tensor if same_device(tensor.device, self.device) else None for tensor in (*self.made, *self.fixed.values())]
         self._bytes = self.sizes.function(0 if tensor is None else storage_bytes(tensor) for tensor in here)
 
-    def captured(self, bindings: Bindings, costs: Mapping[fx.Node, OpCost] | None = None) -> Captured:
-        """The graph where the symbols are these numbers."""
+    def captured(self, bindings: Bindings, costs: Mapping[fx.Node, OpCost] | None = None, script: bool = True) -> Captured:
+        """The graph where the symbols are these numbers.
+
+        Args:
+            costs: of the nodes, if they are known. script: estimate what the user's script takes between the passes.
+        """
         number = self.sizes.at(bindings)
         if costs is None:
             profile = self.profile if self.inner is None else self.inner.costs
@@ -243,7 +252,7 @@ class _JointReader:
         pairs = enumerate(zip(self.bases, sizes, strict=False))
         values = [Value(base.name, size, keep=value in kept) for value, (base, size) in pairs]
         states = RNG_STATE_BYTES * sum(map(self._saves_state, range(len(self.parts))))
-        graph = Graph(self._ops(costs, number), values, sum(fixed.values()) + states, self.name)
+        graph = Graph(self._ops(costs, number, script), values, sum(fixed.values()) + states, self.name)
         nodes = [part.node for part in self.parts]
         needed = {*kept, *self._returned}
         return Captured(
@@ -454,11 +463,12 @@ class _JointReader:
             found.append(Input(tuple(nodes), sizes[storage], readers, storage in self.overwritten, held[0] if held else None))
         return found
 
-    def _ops(self, costs: Mapping[fx.Node, OpCost], number: Number) -> list[Op]:
+    def _ops(self, costs: Mapping[fx.Node, OpCost], number: Number, script: bool) -> list[Op]:
+        estimate = self._estimate_between(number) if script else 0
         ops = []
         for index, part in enumerate(self.parts):
             if part.node is None:
-                workspace = self._estimate_between(number) if self.between_workspace is None else self.between_workspace
+                workspace = estimate if self.between_workspace is None else self.between_workspace
                 ops.append(Op(BETWEEN, 0.0, part.reads, part.makes, workspace, recomputable=False, phase=part.phase))
                 continue
             cost = costs[part.node]

@@ -19,6 +19,7 @@ from ..graph import Graph
 from ..planning import Allowance, Margins, OpCost, note_excess
 from ..planning.parts import Event
 from ..planning.rehearsal import SPARE
+from ..solvers.smallest_budget import proven_minimum
 from ..units import format_bytes, parse_bytes
 from .capture import Captured
 from .halves import Halves
@@ -33,7 +34,7 @@ from .rounds import Order, Run, largest
 from .safe_plan import safe_halves
 from .script_memory import Script
 from .sizes import Bindings, Number
-from .step_plan import Pass, StepPlan, make_step_plan, order_of, own_storages, part_graph
+from .step_plan import Pass, StepPlan, certain_graph, make_step_plan, order_of, own_storages, part_graph
 
 #: Bytes for what stands for a run between its passes (`part.Ticket`), and the like.
 _TICKET = 64
@@ -159,6 +160,9 @@ class Planner:
         again: int | None,
     ) -> InfeasibleBudget:
         """The same error, naming a budget that was tried."""
+        proven = self._proven(error, certain_graph(passes, events, self.profile, script), allow)
+        if proven < error.proven_minimum:
+            error = InfeasibleBudget(error.budget, proven, error.smallest_found)
         options = replace(self.options, gap=_ANY_GAP)
         for _ in range(_NAMED):
             try:
@@ -175,6 +179,13 @@ class Planner:
             named = error.smallest_found + error.smallest_found // SPARE
             error = InfeasibleBudget(error.budget, error.proven_minimum, named)
         return self._for_microbatches(error, passes[0].part.captured(self.profile).device)
+
+    @staticmethod
+    def _proven(error: InfeasibleBudget, certain: Graph, allow: Callable[[Graph], Allowance]) -> int:
+        """Bytes below which no schedule exists, whatever was estimated."""
+        allowance = allow(certain)
+        taken = allowance.taken - allowance.margin
+        return min(error.proven_minimum, taken + proven_minimum(certain, error.proven_minimum - taken))
 
     def _for_microbatches(self, error: InfeasibleBudget, device: torch.device) -> InfeasibleBudget:
         """The same error, naming a budget that also does when the gradients of this batch are still there in the next one.

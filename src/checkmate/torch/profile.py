@@ -15,14 +15,14 @@ import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.flop_counter import flop_registry
 
 from ..planning import FREE, DeviceModel, OpCost, Work, cost_environment, device_rates, find_op_costs, quickest
 from ..planning.cost_cache import CostCache, open_cost_cache
@@ -30,6 +30,7 @@ from ..planning.roofline import Rates
 from ..units import format_bytes
 from .measure import reset_cuda_peak
 from .nodes import is_collective, is_random
+from .op_work import batch_of, bytes_of_rows, concrete_arguments, fake, fake_arguments, known_workspace, may_round, span, work_of
 from .random import draw, preserved_random_state
 from .sizes import Concrete, Number, hint, storage_bytes, storage_key
 from .transient import allocation_peak
@@ -39,7 +40,8 @@ __all__ = ["profile_nodes"]
 _LOG = logging.getLogger("checkmate")
 #: For timing one op, and all of them together, besides the two runs that each takes at least.
 _SECONDS, _ALL_SECONDS = 0.05, 5.0
-_aten = torch.ops.aten
+#: An op may need more workspace by so much for a whole batch than a part of it says: kernels are chosen by size.
+_DIFFERENCE = 1.25
 
 
 def profile_nodes(
@@ -79,7 +81,7 @@ def profile_nodes(
 
 
 def _with_unread(cost: OpCost, node: Node, number: Number) -> OpCost:
-    return OpCost(cost.seconds, cost.workspace + _unread_bytes(node, number))
+    return replace(cost, workspace=cost.workspace + _unread_bytes(node, number))
 
 
 class _Nodes:
@@ -117,18 +119,26 @@ class _Nodes:
     def measure(self, node: Node) -> OpCost | None:
         if is_collective(node):
             return None  # the other processes would have to run it as often, and their timings differ
-        if self._limit is not None and (needed := _least_bytes(node, self._number)) > self._limit:
-            self.too_large[node] = needed
-            return None
-        return _measured(node, _device_of(node), self._number, self._seconds)
+        if self._limit is None or _least_bytes(node, self._number) <= self._limit:
+            return _measured(node, self._number, self._seconds)
+        return self._measured_within(node, self._limit)
+
+    def _measured_within(self, node: Node, limit: int) -> OpCost | None:
+        """Of an op that might pass the limit: as it is after all if a part of its batch says so, else what that part says."""
+        found = _measured_in_part(node, self._number, self._seconds, limit)
+        alone = _given_and_made(node, self._number)
+        if found is not None and alone + _DIFFERENCE * found.workspace <= limit:
+            return _measured(node, self._number, self._seconds)
+        self.too_large[node] = _least_bytes(node, self._number) if found is None else alone + found.workspace
+        return found
 
     def work(self, node: Node) -> Work:
-        return _work(node, self._number, self._rates)
+        return work_of(node, self._number, self._rates)
 
     def _rates(self, node: Node, dtype: torch.dtype) -> Rates:
         if self._model is None:
             return rates_of(_device_of(node), dtype, self._limit)
-        return self._model.rates("tf32" if _may_round(node, dtype) else str(dtype).removeprefix("torch."))
+        return self._model.rates("tf32" if may_round(node, dtype) else str(dtype).removeprefix("torch."))
 
     def largest(self) -> tuple[str, str, str]:
         """The op that was furthest from fitting: its name, what it needs, and the limit."""
@@ -154,19 +164,10 @@ def _is_free(node: Node) -> bool:
 
 
 def _device_of(node: Node) -> torch.device:
-    tensors = [t for t in tree_leaves([_fake(node), _fake_arguments(node)]) if isinstance(t, torch.Tensor)]
+    tensors = [t for t in tree_leaves([fake(node), fake_arguments(node)]) if isinstance(t, torch.Tensor)]
     devices = [tensor.device for tensor in tensors]
     accelerators = [device for device in devices if device.type != "cpu"]
     return (accelerators or devices or [torch.device("cpu")])[0]
-
-
-def _fake(node: Node) -> Any:
-    return node.meta.get("val")
-
-
-def _fake_arguments(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments with nodes replaced by their fake values."""
-    return torch.fx.node.map_arg((node.args, dict(node.kwargs)), _fake)
 
 
 def _describe(leaf: Any, number: Number) -> str:
@@ -178,7 +179,7 @@ def _describe(leaf: Any, number: Number) -> str:
 
 
 def _signature(node: Node, number: Number) -> str:
-    arguments, keywords = _fake_arguments(node)
+    arguments, keywords = fake_arguments(node)
     parts = [_flat(a, number) for a in arguments] + [f"{k}={_flat(v, number)}" for k, v in sorted(keywords.items())]
     return f"{node.target}({', '.join(parts)})"
 
@@ -200,17 +201,22 @@ def _storage_bytes(values: Iterable[Any], without: Iterable[Any] = (), number: N
     return total
 
 
+def _given_and_made(node: Node, number: Number) -> int:
+    """Bytes of the inputs of an op, as made up, and of its outputs."""
+    tensors = [leaf for leaf in tree_leaves(fake_arguments(node)) if isinstance(leaf, torch.Tensor)]
+    given = sum(span(Concrete.of(tensor, number)) * tensor.element_size() for tensor in tensors)
+    return given + _storage_bytes([fake(node)], without=[tensors], number=number)
+
+
 def _least_bytes(node: Node, number: Number) -> int:
     """What running the op takes at least: inputs as made up, outputs, and what it is known to need besides."""
-    tensors = [leaf for leaf in tree_leaves(_fake_arguments(node)) if isinstance(leaf, torch.Tensor)]
-    given = sum(_span(Concrete.of(tensor, number)) * tensor.element_size() for tensor in tensors)
-    made = _storage_bytes([_fake(node)], without=[tensors], number=number)
-    return given + made + _known_workspace(node, given + made)
+    alone = _given_and_made(node, number)
+    return alone + known_workspace(node, alone)
 
 
 def _unread_bytes(node: Node, number: Number) -> int:
     """Outputs of a tuple op that no `getitem` reads: they live until the op has returned, like workspace."""
-    value = _fake(node)
+    value = fake(node)
     if not isinstance(value, (tuple, list)):
         return 0
     if any(user.target is not operator.getitem for user in node.users):
@@ -218,20 +224,25 @@ def _unread_bytes(node: Node, number: Number) -> int:
     read = {user.args[1] for user in node.users}
     kept = [item for index, item in enumerate(value) if index in read]
     unread = [item for index, item in enumerate(value) if index not in read]
-    return _storage_bytes(unread, without=[kept, _fake_arguments(node)], number=number)
+    return _storage_bytes(unread, without=[kept, fake_arguments(node)], number=number)
 
 
 # --- running it ---
 
 
-def _measured(node: Node, device: torch.device, number: Number, seconds: float) -> OpCost | None:
-    """Cost from running the op on made-up inputs; None if it does not run on them."""
+def _measured(node: Node, number: Number, seconds: float, rows: int | None = None) -> OpCost | None:
+    """Cost from running the op on made-up inputs; None if it does not run on them.
+
+    Args:
+        rows: of the batch, if not all.
+    """
     target: Any = node.target
+    device = _device_of(node)
     # An op may refuse made-up inputs in any way it likes (wrong values, no kernel, no memory), each with its own type
     # of exception; all mean the same here. Interrupts pass through.
     try:
-        arguments, keywords = tree_map(partial(_made_up, number), _fake_arguments(node))
-        expected = _storage_bytes([_fake(node)], without=[_fake_arguments(node)], number=number)
+        arguments, keywords = tree_map(_made_up, concrete_arguments(node, number, rows))
+        expected = _storage_bytes([fake(node)], without=[fake_arguments(node)], number=number)
 
         def call() -> Any:
             return draw(None, device, target, arguments, keywords) if is_random(node) else target(*arguments, **keywords)
@@ -241,6 +252,19 @@ def _measured(node: Node, device: torch.device, number: Number, seconds: float) 
         return _measured_cpu(call, (arguments, keywords), expected, seconds)
     except Exception:  # noqa: BLE001 - as said above
         return None
+
+
+def _measured_in_part(node: Node, number: Number, seconds: float, limit: int) -> OpCost | None:
+    """An estimate of the cost of an op from running it on a part of its batch; None if it has no batch, or does not run so."""
+    batch = batch_of(node, number)
+    rows = batch
+    while rows > 1:
+        rows //= 2
+        if (least := bytes_of_rows(node, number, rows)) + known_workspace(node, least) > limit:
+            continue
+        part = _measured(node, number, seconds, rows)
+        return None if part is None else OpCost(part.seconds * batch / rows, -(-part.workspace * batch // rows), estimated=True)
+    return None
 
 
 def _measured_cpu(call: Callable[[], Any], inputs: Any, expected: int, seconds: float) -> OpCost:
@@ -288,26 +312,16 @@ def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: 
         return OpCost(quickest(once, seconds), workspace)
 
 
-def _span(tensor: Concrete) -> int:
-    """Elements from the first to the last of a tensor."""
-    if not all(tensor.shape):
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride, strict=True))
-
-
-def _made_up(number: Number, leaf: Any) -> Any:
-    """A real input of the same signature as a fake one."""
-    if not isinstance(leaf, torch.Tensor):
-        return number(leaf)
-    if leaf.layout is not torch.strided:
-        raise NotImplementedError("sparse inputs are not made up")
-    known = Concrete.of(leaf, number)
-    if len(known.shape) == 0:
+def _made_up(leaf: Any) -> Any:
+    """A real input of the same signature as a tensor; everything else as it is."""
+    if not isinstance(leaf, Concrete):
+        return leaf
+    if len(leaf.shape) == 0:
         whole = torch.empty((), dtype=leaf.dtype, device=leaf.device)
         flat = whole.view(1)
     else:
-        flat = torch.empty(_span(known), dtype=leaf.dtype, device=leaf.device)
-        whole = flat.as_strided(known.shape, known.stride)
+        flat = torch.empty(span(leaf), dtype=leaf.dtype, device=leaf.device)
+        whole = flat.as_strided(leaf.shape, leaf.stride)
     if leaf.dtype.is_floating_point or leaf.dtype.is_complex or leaf.dtype == torch.bool:
         source = _random_block(leaf.dtype, leaf.device)
         blocks = flat.numel() // source.numel()
@@ -346,63 +360,7 @@ def _without_autocast(kinds: list[str]) -> Iterator[None]:
         yield
 
 
-# --- modelling it ---
-
-
-def _work(node: Node, number: Number, rates_of: Callable[[Node, torch.dtype], Rates]) -> Work:
-    """Arithmetic of the op, and bytes of its inputs and outputs."""
-    with _disable_current_modes():
-        (arguments, keywords), outputs = tree_map(partial(_plain_meta, number), (_fake_arguments(node), _fake(node)))
-    target: Any = node.target
-    packet = getattr(target, "overloadpacket", None)
-    if packet in flop_registry:
-        flops = float(flop_registry[packet](*arguments, **keywords, out_val=outputs))
-    else:
-        flops = float(sum(t.numel() for t in tree_leaves(outputs) if isinstance(t, torch.Tensor)))
-    moved = sum(t.nbytes for t in tree_leaves([arguments, keywords, outputs]) if isinstance(t, torch.Tensor))
-    tensors = [t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.dtype.is_floating_point]
-    rates = rates_of(node, tensors[0].dtype if tensors else torch.float32)
-    return Work(flops, moved, rates, _known_workspace(node, moved))
-
-
-def _known_workspace(node: Node, moved: int) -> int:
-    """Workspace of ops that are known to copy, from the bytes that they read and write.
-
-    Convolutions copy inputs and results into layouts of their own, dropout turns masks into numbers, and so on. The most seen is
-    1.3 times what they read and write (transposed convolutions).
-    """
-    return 3 * moved // 2 if getattr(node.target, "overloadpacket", None) in _COPYING else 0
-
-
-_COPYING = {
-    _aten.convolution,
-    _aten.convolution_backward,
-    _aten.native_batch_norm_backward,
-    _aten.native_group_norm_backward,
-    _aten.native_dropout,
-    _aten.native_dropout_backward,
-    _aten._safe_softmax,
-    _aten._scaled_dot_product_flash_attention_for_cpu,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward,
-}
-
-
-def _may_round(node: Node, dtype: torch.dtype) -> bool:
-    """PyTorch lets matrix units round the op's float32 inputs: those of convolutions by default, others if the user allows it."""
-    packet = getattr(node.target, "overloadpacket", None)
-    if dtype != torch.float32 or packet not in flop_registry:
-        return False
-    if packet in (_aten.convolution, _aten.convolution_backward):
-        return torch.backends.cudnn.allow_tf32
-    return torch.get_float32_matmul_precision() != "highest"
-
-
-def _plain_meta(number: Number, leaf: Any) -> Any:
-    """The same shape and type with plain numbers: formulas must not add guards to symbolic sizes."""
-    if isinstance(leaf, torch.Tensor):
-        known = Concrete.of(leaf, number)
-        return torch.empty_strided(known.shape, known.stride, dtype=leaf.dtype, device="meta")
-    return number(leaf)
+# --- what the device reaches ---
 
 
 def rates_of(device: torch.device, dtype: torch.dtype, limit: int | None = None) -> Rates:

@@ -248,9 +248,22 @@ def joined_graph(
     """
     known: Sequence[Captured | None] = costs_of or [None] * len(passes)
     captured = [one.part.captured(profile).at(one.sizes, costs) for one, costs in zip(passes, known, strict=True)]
+    return _joined(captured, passes, events, script), captured
+
+
+def _joined(captured: Sequence[Captured], passes: Sequence[Pass], events: Sequence[Event], script: Script) -> StepGraph:
     pairs = [Pair(number, one.sources, one.leaves) for number, one in enumerate(passes)]
     beside = [script.after(event) for event in range(len(events))]
-    return join([part_graph(part) for part in captured], pairs, events, "step", beside), captured
+    return join([part_graph(part) for part in captured], pairs, events, "step", beside)
+
+
+def certain_graph(passes: Sequence[Pass], events: Sequence[Event], profile: Profiler, script: Script) -> Graph:
+    """The graph of a round without anything that was only estimated: no schedule takes less than those of this graph.
+
+    Args:
+        script: what was seen of it.
+    """
+    return _joined([one.part.captured(profile).at(one.sizes).certain for one in passes], passes, events, script).graph
 
 
 def checkpointed(joined: StepGraph, captured: Sequence[Captured]) -> frozenset[int]:

@@ -1,0 +1,172 @@
+"""What an op of an ATen graph does, read from its fake tensors: arithmetic, bytes, the copies it is known to make, its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import flop_registry
+
+from ..planning import Work
+from ..planning.roofline import Rates
+from .sizes import Concrete, Number
+
+__all__ = [
+    "batch_of",
+    "bytes_of_rows",
+    "concrete_arguments",
+    "fake",
+    "fake_arguments",
+    "known_workspace",
+    "may_round",
+    "span",
+    "work_of",
+]
+
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class _Copying:
+    """An op that copies what it reads or makes.
+
+    Attributes:
+        given: positions of arguments with a row for each example of the batch; a number there says how many they are.
+        made: positions of such outputs.
+    """
+
+    given: tuple[int, ...]
+    made: tuple[int, ...] = (0,)
+
+
+_COPYING = {
+    _aten.convolution: _Copying((0,)),
+    _aten.convolution_backward: _Copying((0, 1)),
+    _aten.native_batch_norm_backward: _Copying((0, 1)),
+    _aten.native_group_norm_backward: _Copying((0, 1, 2, 3, 5)),
+    _aten.native_dropout: _Copying((0,), (0, 1)),
+    _aten.native_dropout_backward: _Copying((0, 1)),
+    _aten._safe_softmax: _Copying((0,)),
+    _aten._scaled_dot_product_flash_attention_for_cpu: _Copying((0, 1, 2), (0, 1)),
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _Copying((0, 1, 2, 3, 4, 5), (0, 1, 2)),
+}
+
+
+def fake(node: Node) -> Any:
+    return node.meta.get("val")
+
+
+def fake_arguments(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with nodes replaced by their fake values."""
+    return torch.fx.node.map_arg((node.args, dict(node.kwargs)), fake)
+
+
+def span(tensor: Concrete) -> int:
+    """Elements from the first to the last of a tensor."""
+    if not all(tensor.shape):
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride, strict=True))
+
+
+def work_of(node: Node, number: Number, rates_of: Callable[[Node, torch.dtype], Rates]) -> Work:
+    """Arithmetic of the op, and bytes of its inputs and outputs."""
+    with _disable_current_modes():
+        (arguments, keywords), outputs = tree_map(partial(_plain_meta, number), (fake_arguments(node), fake(node)))
+    packet = _packet(node)
+    if packet in flop_registry:
+        flops = float(flop_registry[packet](*arguments, **keywords, out_val=outputs))
+    else:
+        flops = float(sum(t.numel() for t in tree_leaves(outputs) if isinstance(t, torch.Tensor)))
+    moved = sum(t.nbytes for t in tree_leaves([arguments, keywords, outputs]) if isinstance(t, torch.Tensor))
+    tensors = [t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.dtype.is_floating_point]
+    rates = rates_of(node, tensors[0].dtype if tensors else torch.float32)
+    return Work(flops, moved, rates, known_workspace(node, moved))
+
+
+def may_round(node: Node, dtype: torch.dtype) -> bool:
+    """PyTorch lets matrix units round the op's float32 inputs: those of convolutions by default, others if the user allows it."""
+    packet = getattr(node.target, "overloadpacket", None)
+    if dtype != torch.float32 or packet not in flop_registry:
+        return False
+    if packet in (_aten.convolution, _aten.convolution_backward):
+        return torch.backends.cudnn.allow_tf32
+    return torch.get_float32_matmul_precision() != "highest"
+
+
+def known_workspace(node: Node, moved: int) -> int:
+    """Workspace of ops that are known to copy, from the bytes that they read and write.
+
+    Convolutions copy inputs and results into layouts of their own, dropout turns masks into numbers, and so on. The most seen is
+    1.3 times what they read and write (transposed convolutions); most take far less.
+    """
+    return 3 * moved // 2 if _packet(node) in _COPYING else 0
+
+
+def batch_of(node: Node, number: Number) -> int:
+    """Examples that an op which copies works on, each by itself; 0 where that is not known."""
+    copying = _COPYING.get(_packet(node))
+    if copying is None:
+        return 0
+    first = fake_arguments(node)[0][copying.given[0]]
+    return int(number(first.shape[0])) if isinstance(first, torch.Tensor) and first.dim() > 0 else 0
+
+
+def bytes_of_rows(node: Node, number: Number, rows: int) -> int:
+    """Bytes of inputs and outputs of an op that copies, with so many rows of its batch."""
+    given = [leaf for leaf in tree_leaves(concrete_arguments(node, number, rows)) if isinstance(leaf, Concrete)]
+    made = fake(node) if isinstance(fake(node), (tuple, list)) else [fake(node)]
+    scaled = _COPYING[_packet(node)].made
+    outputs = [
+        _with_rows(Concrete.of(tensor, number), rows) if position in scaled else Concrete.of(tensor, number)
+        for position, tensor in enumerate(made)
+        if isinstance(tensor, torch.Tensor)
+    ]
+    return sum(span(tensor) * tensor.dtype.itemsize for tensor in (*given, *outputs))
+
+
+def concrete_arguments(node: Node, number: Number, rows: int | None = None) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments of an op with `Concrete` in place of tensors, and numbers in place of symbols.
+
+    Args:
+        rows: of its batch, if not all; then it is an op with a `batch_of`.
+
+    Raises:
+        NotImplementedError: an argument is sparse.
+    """
+    arguments, keywords = tree_map(partial(_concrete, number), fake_arguments(node))
+    found = list(arguments)
+    if rows is not None:
+        for position in _COPYING[_packet(node)].given:
+            argument = found[position]
+            found[position] = _with_rows(argument, rows) if isinstance(argument, Concrete) else rows
+    return found, keywords
+
+
+def _packet(node: Node) -> Any:
+    return getattr(node.target, "overloadpacket", None)
+
+
+def _with_rows(tensor: Concrete, rows: int) -> Concrete:
+    return replace(tensor, shape=(rows, *tensor.shape[1:]))
+
+
+def _concrete(number: Number, leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return number(leaf)
+    if leaf.layout is not torch.strided:
+        raise NotImplementedError("sparse inputs are not made up")
+    return Concrete.of(leaf, number)
+
+
+def _plain_meta(number: Number, leaf: Any) -> Any:
+    """The same shape and type with plain numbers: formulas must not add guards to symbolic sizes."""
+    if isinstance(leaf, torch.Tensor):
+        known = Concrete.of(leaf, number)
+        return torch.empty_strided(known.shape, known.stride, dtype=leaf.dtype, device="meta")
+    return number(leaf)
