@@ -15,8 +15,8 @@ steps: training steps of 12 to 90 ops, each solved with several settings (seeds,
 bounded by each bound alone, with snapshots and multipliers drawn at random: no bound of any run may be above the cheapest cost of any
 run, and no budget be called impossible for which any run has a schedule.
 
-    python benchmarks/fuzz.py [--graphs 100000] [--large-share 0.005] [--steps 500] [--time-limit 2] [--workers 2] [--seed 0]
-        [--output fuzz.json]
+    python benchmarks/fuzz.py [--graphs 100000] [--large-share 0.005] [--steps 500] [--time-limit 2] [--in-place] [--workers 2]
+        [--seed 0] [--output fuzz.json]
 
 Ctrl-C stops it and writes what was found so far. Every failure is reported with the seed that makes it again:
 `--graphs 1 --steps 0 --seed SEED`, with `--large-share 1` if it is a large one; `--graphs 0 --steps 1 --seed SEED` if it is a step.
@@ -199,18 +199,22 @@ def bounds_alone(rng: random.Random, graph: Graph, budget: int) -> Iterator[tupl
         yield exact.bound, "exact search that is stopped early"
 
 
-def maybe_in_place(rng: random.Random, graph: Graph, counts: Counter[str]) -> Graph:
-    """The graph, or one in which ops write in their inputs."""
-    if rng.random() < 0.5:
-        return graph
-    graph = with_reuse(rng, graph)
-    counts["with reuse"] += any(op.reuses is not None for op in graph.ops)
-    return graph
+def drawn(rng: random.Random, make: Callable[[], Graph], counts: Counter[str], in_place: bool) -> Graph:
+    """A graph, in about half of which, or in all, ops write in their inputs where they can."""
+    while True:
+        graph = make()
+        if not in_place and rng.random() < 0.5:
+            return graph
+        graph = with_reuse(rng, graph)
+        reuses = any(op.reuses is not None for op in graph.ops)
+        if reuses or not in_place:
+            counts["with reuse"] += reuses
+            return graph
 
 
-def small(rng: random.Random, limit: float, counts: Counter[str]) -> None:
+def small(rng: random.Random, limit: float, counts: Counter[str], in_place: bool) -> None:
     """A small graph: `auto` in both orders, and another method or all bounds alone, against brute force."""
-    graph = maybe_in_place(rng, (random_edge_case if rng.random() < 0.5 else random_graph)(rng, SMALL), counts)
+    graph = drawn(rng, lambda: (random_edge_case if rng.random() < 0.5 else random_graph)(rng, SMALL), counts, in_place)
     budget = random_budget(rng, graph)
     names = [name for name in checkmate.methods() if name not in (*OPTIONAL, "auto")] + [RELAXATIONS]
     orders = [("auto", "given"), (rng.choice(names), "given")] + [("auto", "any")] * (rng.random() < 0.2)
@@ -237,9 +241,9 @@ def small(rng: random.Random, limit: float, counts: Counter[str]) -> None:
         require(truth(graph, peak - 1, "any") is None, f"{peak - 1} bytes would do")
 
 
-def large(rng: random.Random, limit: float, counts: Counter[str]) -> None:
+def large(rng: random.Random, limit: float, counts: Counter[str], in_place: bool) -> None:
     """A graph of 10 to 200 ops: all methods, against each other."""
-    graph = maybe_in_place(rng, random_graph(rng, max_ops=rng.choice([20, 50, 200]), min_ops=10), counts)
+    graph = drawn(rng, lambda: random_graph(rng, max_ops=rng.choice([20, 50, 200]), min_ops=10), counts, in_place)
     # More often in the upper half: close to the minimum most methods find nothing.
     budget = graph.min_working_set + int(rng.random() ** 0.5 * (graph.no_recompute_peak - graph.min_working_set))
     found = {}
@@ -254,9 +258,9 @@ def large(rng: random.Random, limit: float, counts: Counter[str]) -> None:
         require(found["auto"].schedule is not None, "auto found nothing, but others did")
 
 
-def step(rng: random.Random, limit: float, counts: Counter[str]) -> None:
+def step(rng: random.Random, limit: float, counts: Counter[str], in_place: bool) -> None:
     """A training step: several settings and all bounds alone, against each other."""
-    graph = maybe_in_place(rng, random_step(rng), counts)
+    graph = drawn(rng, lambda: random_step(rng), counts, in_place)
     least, most = graph.min_working_set, graph.no_recompute_peak
     budget = least + int(rng.random() ** 2 * (most - least))
     runs = []
@@ -280,7 +284,7 @@ def compare(runs: list[tuple[str, str, Run]]) -> None:
                 require(run.bound <= rounded(cost), f"{bound} above the cost {cost!r} of {other}, {theirs}")
 
 
-def check(task: tuple[str, int], share: float, limit: float) -> tuple[int, str | None, dict[str, int]]:
+def check(task: tuple[str, int], share: float, limit: float, in_place: bool) -> tuple[int, str | None, dict[str, int]]:
     """One graph: its seed, what is wrong (None if nothing), counts."""
     kind, seed = task
     rng = random.Random(seed)
@@ -288,9 +292,9 @@ def check(task: tuple[str, int], share: float, limit: float) -> tuple[int, str |
     if kind == "graph":
         kind = "large" if rng.random() < share else "small"
     counts["steps" if kind == "step" else f"{kind} graphs"] = 1
-    run: Callable[[random.Random, float, Counter[str]], None] = {"small": small, "large": large, "step": step}[kind]
+    run: Callable[[random.Random, float, Counter[str], bool], None] = {"small": small, "large": large, "step": step}[kind]
     try:
-        run(rng, limit, counts)
+        run(rng, limit, counts, in_place)
     except Failure as failure:
         return seed, f"{kind}: {failure}", counts
     except Exception:  # noqa: BLE001 - whatever it is, it is a finding
@@ -309,12 +313,12 @@ def warm_up() -> None:
     for seed in range(3):
         for run in (small, large):
             with suppress(Failure):  # it will be found again, or is the clock
-                run(random.Random(seed), 10.0, Counter())
+                run(random.Random(seed), 10.0, Counter(), False)
 
 
 def results(options: argparse.Namespace) -> Iterator[tuple[int, str | None, dict[str, int]]]:
     """Of all seeds, as they come; what takes longest first."""
-    one = partial(check, share=options.large_share, limit=options.time_limit)
+    one = partial(check, share=options.large_share, limit=options.time_limit, in_place=options.in_place)
     first = options.seed
     steps = [("step", seed) for seed in range(first, first + options.steps)]
     graphs = [("graph", seed) for seed in range(first, first + options.graphs)]
@@ -334,6 +338,7 @@ def main() -> int:
     parser.add_argument("--large-share", type=float, default=0.005, help="part with 10 to 200 ops (default: 0.005)")
     parser.add_argument("--steps", type=int, default=500, help="training steps of 12 to 90 ops (default: 500)")
     parser.add_argument("--time-limit", type=float, default=2.0, help="seconds for each search (default: 2)")
+    parser.add_argument("--in-place", action="store_true", help="in every graph ops write in their inputs, not in about a third")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0, help="of the first graph")
     parser.add_argument("--output", type=Path, default=Path("fuzz.json"), help="JSON file (default: fuzz.json)")
@@ -355,7 +360,9 @@ def main() -> int:
     except KeyboardInterrupt:
         interrupted = True
     seconds = time.perf_counter() - began
-    settings = {key: getattr(options, key) for key in ("graphs", "large_share", "steps", "time_limit", "workers", "seed")}
+    settings = {
+        key: getattr(options, key) for key in ("graphs", "large_share", "steps", "time_limit", "in_place", "workers", "seed")
+    }
     data = {"environment": environment(), "settings": settings, "interrupted": interrupted, "done": done, "seconds": seconds}
     data |= {"counts": dict(sorted(counts.items())), "failures": sorted(failures, key=lambda one: one["seed"])}
     options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

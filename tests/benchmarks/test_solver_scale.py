@@ -71,7 +71,7 @@ def test_fuzz_notices_a_wrong_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: Counter[str] = Counter()
     monkeypatch.setattr(fuzz, "GRACE", -5.0)
     with pytest.raises(fuzz.Failure, match="took"):
-        fuzz.large(random.Random(0), 4.0, counts)
+        fuzz.large(random.Random(0), 4.0, counts, False)
 
 
 def load(name: str) -> ModuleType:
