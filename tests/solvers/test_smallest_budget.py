@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 import checkmate
 from checkmate.solvers import smallest_budget, solving
 from checkmate.solvers.heuristics.greedy_eviction import Greedy
-from support import training_chain
+from support import random_step, training_chain, with_reuse
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.5, 2.0, 100.0])
@@ -45,3 +47,13 @@ def test_what_is_found_depends_on_the_work_and_not_on_the_clock() -> None:
     graph = training_chain(150)
     one, two = (smallest_budget.least_peak_found(graph, units=0.3, seconds=seconds) for seconds in (300.0, 600.0))
     assert one[0].sequence == two[0].sequence and one[1] == two[1]
+
+
+@pytest.mark.parametrize("seed", [126, 133])
+def test_writing_in_inputs_needs_no_more_memory(seed: int) -> None:
+    """Greedy eviction keeps other values then; here it finds less for buffers of their own."""
+    rng = random.Random(seed)
+    graph = with_reuse(rng, random_step(rng))
+    apart = checkmate.Graph([replace(op, reuses=None) for op in graph.ops], graph.values, graph.fixed_memory)
+    within, without = (smallest_budget.least_peak_found(one, units=0.5)[0].peak for one in (graph, apart))
+    assert within <= without

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import Contradiction
@@ -110,13 +112,17 @@ def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, li
     best, proven = least_peak(graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST)
     if best.peak == proven:
         return best, proven
-    planner = Greedy(problem, late)
+    # Greedy eviction keeps other values where ops write in their inputs, and not always better ones: both ways are tried.
+    apart = Graph([replace(op, reuses=None) for op in graph.ops], graph.values, graph.fixed_memory)
+    planners = [Greedy(problem, late)] + [Greedy(problem_of(apart), late)] * any(op.reuses is not None for op in graph.ops)
     quick = max(1 / 3, min(0.8, _LEAST_UNITS / work.limit)) if graph.num_ops > _FEW_OPS else 1.0
 
     def by_eviction(budget: int) -> Evaluation | None:
         found: Evaluation | None = None
-        for setting in SETTINGS:
+        for planner, setting in product(planners, SETTINGS):
             one = planner.run(budget, setting, longest=8)
+            if one is not None and planner is not planners[0]:
+                one = evaluate(graph, one.sequence)
             if one is not None and (found is None or one.peak < found.peak):
                 found = one
             if late(quick, eviction(graph.num_ops)) or (found is not None and found.peak <= budget):
