@@ -23,8 +23,17 @@ from checkmate import Graph, networks
 
 #: Of the GPU of the paper's largest batches.
 GPU_BYTES = 16 * 10**9
-#: What results depend on: everything of the package that searches, and these scripts.
-_FOLDERS = ("solvers", "networks")
+#: What results depend on: what of the package searches and checks, and these scripts.
+_PARTS = (
+    "solvers/**/*.py",
+    "networks/*.py",
+    "graph.py",
+    "schedule.py",
+    "units.py",
+    "errors.py",
+    "float_rounding.py",
+    "verification.py",
+)
 _SCRIPTS = ("paper_cells.py", "paper_networks.py", "solver.py", "solver_scale.py")
 #: A search that takes nearly as long as it may was ended by its limit.
 _ENDED_BY_LIMIT = 0.97
@@ -70,7 +79,7 @@ class Cell:
 def version() -> str:
     """Digest of the code that results depend on, and of the packages it calls."""
     package = Path(checkmate.__file__).parent
-    files = [*package.glob("*.py"), *(file for folder in _FOLDERS for file in (package / folder).rglob("*.py"))]
+    files = [file for part in _PARTS for file in package.glob(part)]
     files += [Path(__file__).parent / script for script in _SCRIPTS]
     parts = [f"{file.name} {_digest(file.read_bytes())}" for file in sorted(files)]
     return _digest(json.dumps([parts, solver.environment()["versions"]], sort_keys=True).encode())

@@ -36,7 +36,8 @@ class Scale:
     Attributes:
         shares: budgets, as percent of the way (see `Cell.budget`). slow_shares: for integer programs, and for linear ones of large graphs.
         seconds: of a search by the default method. cheap_seconds, slow_seconds: of a baseline, and of one that solves programs.
-        lp_ops, integer_ops: largest graphs that those methods get. lp_slow_ops: linear programs get all budgets up to here.
+        lp_ops, integer_ops: largest graphs that those methods get. lp_slow_ops: linear programs get all budgets up to here, and are
+            rounded at random, too.
         batch_seconds: for each largest batch. batch_lp: whether LP rounding is asked for it, too.
         sizes: of graphs whose solve time is measured; time_seconds: at most.
         modern: names. modern_shares: budgets. modern_seconds: of a search by the default method, of them and of traces.
@@ -62,21 +63,21 @@ class Scale:
 
 
 WHOLE = Scale(
-    shares=(2, 5, 10, 15, 20, 30, 40, 50, 60, 70, 80, 90, 100),
+    shares=(5, 10, 15, 20, 30, 40, 50, 60, 80, 100),
     slow_shares=(5, 20, 50, 80),
-    seconds=60.0,
+    seconds=40.0,
     cheap_seconds=5.0,
     slow_seconds=30.0,
     lp_ops=400,
     lp_slow_ops=100,
-    integer_ops=200,
+    integer_ops=100,
     batch_seconds=120.0,
     batch_lp=True,
     sizes=(17, 31, 45, 73, 101, 143, 199, 297, 493, 997, 1991, 5003),
-    time_seconds=100.0,
+    time_seconds=60.0,
     modern=tuple(MODERN_BATCHES),
     modern_shares=(5, 20, 50),
-    modern_seconds=30.0,
+    modern_seconds=20.0,
     trace_shares=(90, 80, 70),
 )
 QUICK = Scale(
@@ -137,7 +138,7 @@ def _at_budgets(section: str, graph: str, batch: int, ops: int, scale: Scale) ->
                 seconds = scale.seconds
             elif method in LP_METHODS:
                 seconds, few = scale.slow_seconds, ops > scale.lp_slow_ops
-                if ops > scale.lp_ops:
+                if ops > (scale.lp_ops if method == "lp-rounding" else scale.lp_slow_ops):
                     continue
             elif method in INTEGER_METHODS:
                 seconds, few = scale.slow_seconds, True

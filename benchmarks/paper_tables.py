@@ -105,10 +105,9 @@ def at_budgets(summary: Summary, section: str) -> str:
                 f"{point['bound']:.4f}",
                 "-" if ours is None else f"{100 * (ours / point['bound'] - 1):.2f}%",
                 "-" if best is None else f"{others[best]:.4f}, {METHOD_TITLES[best]}",
-                f"{point['took']['auto']:.2g}" if "auto" in point["took"] else "-",
             ]
         )
-    heads = ["network", "batch", "budget, GB", "of the plain peak", "checkmate", "proven bound", "gap", "best other", "seconds"]
+    heads = ["network", "batch", "budget, GB", "of the plain peak", "checkmate", "proven bound", "gap", "best other"]
     return _table(heads, lines)
 
 
