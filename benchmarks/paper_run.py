@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
@@ -157,9 +158,21 @@ def executor_maker(name: str, jobs: int) -> Callable[[], Executor]:
 
 
 def processes(jobs: int) -> ProcessPoolExecutor:
-    """Of this machine. Ctrl-C is for the process that collects: a search that it ends would count as done."""
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(jobs, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+    """Of this machine."""
+    return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_begin_worker)
+
+
+def _begin_worker() -> None:
+    """Ctrl-C is for the process that collects, since a search that it ends would count as done; with that process a worker ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 class Dask(Executor):

@@ -114,23 +114,23 @@ import os, signal
 from pathlib import Path
 
 def work(cell):
-    \"\"\"Kills its process at the first budget the first time, at the second one every time.\"\"\"
+    \"\"\"Kills its process at 1% the first time, at those that DEADLY names every time.\"\"\"
     seen = Path(os.environ["SEEN"], cell.key)
-    if cell.budget == "2%" or cell.budget == "1%" and not seen.exists():
+    if cell.budget == os.environ["DEADLY"] or cell.budget == "1%" and not seen.exists():
         seen.write_text("")
         os.kill(os.getpid(), signal.SIGKILL)
     return {"key": cell.key, "done": cell.budget != "4%", "budget": cell.budget}
 """
 
 
-@pytest.mark.parametrize("executor", ["processes", "dask"])
-def test_a_killed_worker_loses_nothing(executor: str, tmp_path: Path, load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("executor", "deadly"), [("processes", "2%"), ("dask", "none")])
+def test_a_killed_worker_loses_nothing(executor: str, deadly: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cell is begun again; one that ends every worker is given up and named, and not kept."""
     if executor == "dask":
         pytest.importorskip("distributed")
     (tmp_path / "killed_workers.py").write_text(WORKERS)
-    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("SEEN", str(tmp_path))
+    monkeypatch.setenv("DEADLY", deadly)
     script = (
         "import json, sys; sys.path[:0] = sys.argv[1:3]\n"
         "import paper_run, killed_workers\n"
@@ -144,17 +144,30 @@ def test_a_killed_worker_loses_nothing(executor: str, tmp_path: Path, load: Any,
         "    print(json.dumps([sorted(row['budget'] for row in kept.rows.values()), failures]))\n"
     )
     (tmp_path / "script.py").write_text(script)
-    process = subprocess.run(
-        [sys.executable, "script.py", str(FOLDER), str(tmp_path), executor],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "script.py", str(FOLDER), str(tmp_path), executor]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert process.returncode == 0, process.stderr
     budgets, failures = json.loads(process.stdout.splitlines()[-1])
-    assert budgets == ["0%", "1%", "3%", "4%", "5%"]
-    assert len(failures) == 1 and "budget='2%'" in failures[0]
+    assert budgets == [budget for budget in ("0%", "1%", "2%", "3%", "4%", "5%") if budget != deadly]
+    assert [f"budget='{deadly}'" in failure for failure in failures] == [True] * (executor == "processes")
+
+
+def test_workers_end_with_the_process_that_collects(tmp_path: Path) -> None:
+    """Also where it is killed while they are at something."""
+    script = (
+        "import os, sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "import paper_run\n"
+        "if __name__ == '__main__':\n"
+        "    executor = paper_run.processes(1)\n"
+        "    print(executor.submit(os.getpid).result(), flush=True)\n"
+        "    executor.submit(time.sleep, 3600)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, str(tmp_path / "script.py"), str(FOLDER)]
+    # The worker has this pipe, too: it is at its end once both processes are gone.
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert process.returncode == -9 and int(process.stdout)
 
 
 def test_a_larger_size_is_left_out_after_one_that_was_not_done(load: Any, tmp_path: Path) -> None:
