@@ -77,8 +77,12 @@ def _overheads(points: Sequence[dict[str, Any]], path: Path) -> None:
             x, low, high = zip(*band, strict=True)
             filled = one.fill_between(x, low, high, color=_COLOURS["auto"], alpha=0.3, linewidth=0, zorder=2)
             handles.setdefault("between checkmate and its proven bound", filled)
-        one.axvline(mine[0]["least"] / 1e9, color="#d62839", linewidth=0.8, linestyle=":")
-        one.axvline(mine[0]["plain"] / 1e9, color="#374151", linewidth=0.8, linestyle=":")
+        for where, label, colour in (
+            ("least", "least working set", "#d62839"),
+            ("plain", "peak without recomputation", "#374151"),
+        ):
+            line = one.axvline(mine[0][where] / 1e9, color=colour, linewidth=0.8, linestyle=":")
+            handles.setdefault(label, line)
         one.set_title(f"{TITLES.get(graph, graph)}, batch {mine[0]['batch']}", loc="left", fontsize=9)
         one.set_ylim(0.99, _TOP)
         one.set_xlabel("budget (GB)")

@@ -10,6 +10,8 @@ import solver_scale
 from paper_cells import Cell, file_digest
 from paper_run import Ladder
 
+from checkmate import Graph
+
 #: The paper draws VGG16, MobileNet and U-Net at these batches; the others get those of their kind.
 BATCHES = {"vgg16": 256, "vgg19": 256, "mobilenet": 512, "resnet50": 256, "unet": 32, "fcn8": 32, "segnet": 32}
 MODERN_BATCHES = {
@@ -36,11 +38,13 @@ class Scale:
     Attributes:
         shares: budgets, as percent of the way (see `Cell.budget`). slow_shares: for integer programs, and for linear ones of large graphs.
         seconds: of a search by the default method. cheap_seconds, slow_seconds: of a baseline, and of one that solves programs.
-        lp_ops, integer_ops: largest graphs that those methods get. lp_slow_ops: linear programs get all budgets up to here, and are
-            rounded at random, too.
+        lp_ops, random_ops, integer_ops: largest graphs that LP rounding, randomized rounding and integer programs get. lp_slow_ops:
+            linear programs get all budgets up to here.
+        profiled_shares: budgets where costs are measured ones.
         batch_seconds: for each largest batch. batch_lp: whether LP rounding is asked for it, too.
         sizes: of graphs whose solve time is measured; time_seconds: at most.
-        modern: names. modern_shares: budgets. modern_seconds: of a search by the default method, of them and of traces.
+        modern: names. modern_shares: budgets. modern_seconds: of a search by the default method, of them, of traces
+            and with measured costs.
         trace_shares: of the peak without recomputation.
     """
 
@@ -50,8 +54,10 @@ class Scale:
     cheap_seconds: float
     slow_seconds: float
     lp_ops: int
+    random_ops: int
     lp_slow_ops: int
     integer_ops: int
+    profiled_shares: Sequence[int]
     batch_seconds: float
     batch_lp: bool
     sizes: Sequence[int]
@@ -69,8 +75,10 @@ WHOLE = Scale(
     cheap_seconds=5.0,
     slow_seconds=30.0,
     lp_ops=400,
-    lp_slow_ops=100,
+    random_ops=100,
+    lp_slow_ops=60,
     integer_ops=100,
+    profiled_shares=(10, 20, 50),
     batch_seconds=120.0,
     batch_lp=True,
     sizes=(17, 31, 45, 73, 101, 143, 199, 297, 493, 997, 1991, 5003),
@@ -87,8 +95,10 @@ QUICK = Scale(
     cheap_seconds=2.0,
     slow_seconds=10.0,
     lp_ops=80,
+    random_ops=80,
     lp_slow_ops=80,
     integer_ops=60,
+    profiled_shares=(20, 50),
     batch_seconds=20.0,
     batch_lp=False,
     sizes=(17, 31, 45, 101, 297, 997, 5003),
@@ -110,11 +120,11 @@ def ladders(scale: Scale, instances: Path | None = None, profiled: Path | None =
         for cell in _at_budgets("overhead", f"network:{name}", BATCHES[name], _OPS[name], scale):
             yield (cell,)
     for path in _files(profiled):
-        for share in scale.shares:
-            for method in ("auto", *QUICK_METHODS, "lp-rounding"):
-                if method != "lp-rounding" or share in scale.slow_shares:
-                    seconds = scale.seconds if method == "auto" else scale.cheap_seconds
-                    yield (Cell("profiled", f"file:{path}", 1, _way(share), method, seconds=seconds, contents=file_digest(path)),)
+        small = Graph.load(path).num_ops <= scale.integer_ops
+        for share in scale.profiled_shares:
+            for method in ("auto", *QUICK_METHODS, *(["milp"] if small else [])):
+                seconds = {"auto": scale.modern_seconds, "milp": scale.slow_seconds}.get(method, QUICK.cheap_seconds)
+                yield (Cell("profiled", f"file:{path}", 1, _way(share), method, seconds=seconds, contents=file_digest(path)),)
     yield from _batches(scale)
     yield from _times(scale)
     for name in scale.modern:
@@ -138,7 +148,7 @@ def _at_budgets(section: str, graph: str, batch: int, ops: int, scale: Scale) ->
                 seconds = scale.seconds
             elif method in LP_METHODS:
                 seconds, few = scale.slow_seconds, ops > scale.lp_slow_ops
-                if ops > (scale.lp_ops if method == "lp-rounding" else scale.lp_slow_ops):
+                if ops > (scale.lp_ops if method == "lp-rounding" else scale.random_ops):
                     continue
             elif method in INTEGER_METHODS:
                 seconds, few = scale.slow_seconds, True

@@ -46,9 +46,9 @@ COST_RATIOS: dict[str, dict[str, float | None]] = {
 RATIO_DIFFERENCES = {
     "lp-rounding": "The paper rounds the relaxation of 0.9 times the budget at one half; here nineteen thresholds are tried, and other "
     "allowances where the first gives nothing, under a limit of seconds. A budget where that finds nothing is not in the mean.",
-    "chen-sqrt": "The schedules are those of the paper's code, to the byte. Costs are FLOPs here and times of a V100 there, where cheap "
+    "chen-sqrt": "On the chains the schedules are those of the paper's code, to the byte. Costs are FLOPs here and times of a V100 there, where cheap "
     "layers take longer than their FLOPs say; and the paper does not print its budgets: a mean over others is another number.",
-    "chen-greedy": "As for sqrt(n): same schedules, other costs and budgets. Here each budget gets the cheapest of the sixty segment "
+    "chen-greedy": "As for sqrt(n): other costs and budgets. Here each budget gets the cheapest of the sixty segment "
     "sizes that fits.",
     "griewank": "Here each budget gets the cheapest number of checkpoints that fits, what is between two articulation points is one "
     "step, and its values stay until the backward pass leaves it. The paper's 7.07 for MobileNet is what few checkpoints on a long "

@@ -82,10 +82,17 @@ def times(summary: Summary) -> str:
         shown = ", ".join(f"{ops:,}: {seconds:.2g}" for ops, seconds in entry["points"]) or "-"
         failed = "-" if entry["failed"] is None else f"{entry['failed']:,} (limit {entry['limit']:g} s)"
         hour = (
-            "beyond all of these" if entry["failed"] is None else "-" if entry["hour"] is None else f"about {entry['hour']:,.0f}"
+            "beyond all of these" if entry["failed"] is None else "-" if entry["hour"] is None else f"{_rounded(entry['hour'])}"
         )
         lines.append([f"{METHOD_TITLES[entry['method']]}, {entry['family']}", shown, failed, hour])
-    return _table(["method, graphs", "ops: seconds to 0.1%", "first not done", "ops in an hour, extrapolated"], lines, text=3)
+    return _table(
+        ["method, graphs", "ops: seconds to 0.1%", "first not done", "ops in an hour, extrapolated: at most"], lines, text=3
+    )
+
+
+def _rounded(ops: float) -> str:
+    """To two digits: it is no better known."""
+    return f"{float(f'{ops:.2g}'):,.0f}"
 
 
 def at_budgets(summary: Summary, section: str) -> str:

@@ -265,8 +265,9 @@ def test_an_order_of_ones_own_has_its_own_bound(load: Any) -> None:
 
 def test_the_hour_is_extrapolated(load: Any) -> None:
     hour_at = load("paper_summary").hour_at
-    assert hour_at([(10, 1.0), (20, 4.0)]) == pytest.approx(20 * 30.0)  # seconds grow as the square: 900 times longer
-    assert hour_at([(10, 1.0)]) is None and hour_at([(10, 1.0), (20, 1.0)]) is None
+    assert hour_at([(10, 1.0), (20, 4.0)], 100, 5.0) == pytest.approx(20 * 30.0)  # seconds grow as the square: 900 times longer
+    assert hour_at([(10, 1.0), (20, 4.0)], 40, 32.0) == pytest.approx(20 * 900 ** (1 / 3)), "the limit says more"
+    assert hour_at([(10, 1.0)], 20, 4.0) == pytest.approx(600.0) and hour_at([], 20, 4.0) is None
 
 
 @pytest.mark.parametrize("name", ["vgg19", "mobilenet", "resnet50", "unet", "fcn8", "segnet"])
