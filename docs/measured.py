@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,14 @@ def near_the_least() -> str:
     )
 
 
+def of_the_paper(name: str) -> str:
+    """A table that benchmarks/paper.py has made."""
+    text = (RESULTS / "paper" / "paper.md").read_text(encoding="utf-8")
+    found = re.search(rf"<!-- table: {name} -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
+    assert found is not None, name
+    return found[1]
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "largest-batches": largest_batches,
     "methods": methods_at_budgets,
@@ -158,6 +167,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "pytorch": pytorch_rows,
     "search-times": search_times,
     "near-the-least": near_the_least,
+    **{
+        f"paper-{name}": partial(of_the_paper, name)
+        for name in ("costs", "costs-beside", "profiled-costs", "batches-once", "batches-twice", "modern", "checks", "exceptions")
+    },
 }
 
 
