@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -68,6 +69,7 @@ class Group:
         self._safe: dict[tuple[Part, Bindings], Halves] = {}
         self._scripts: dict[Order, Script] = {}
         self._twice: set[Order] = set()  # backward passes ran more than once
+        self._unlent: set[Order] = set()  # what parts returned is not computed again
         self._recorded = 0
 
     @property
@@ -106,6 +108,7 @@ class Group:
             run = round.begin(part, sizes)
             inputs = part.inputs_of(arguments)
             round.note_inputs(run, inputs)
+            round.note_borrowed(run, inputs, [len(entry.nodes) == 1 and not entry.overwritten for entry in captured.inputs])
             if not part.called:
                 self.held.watch(inputs)
                 part.called = True
@@ -132,16 +135,20 @@ class Group:
         again, run.done = run.done, True
         round.twice |= keeps_graph()
         saved = ticket.take()
-        given = [*saved, *tangents, *halves.backward_numbers(run.sizes)]
+        event = 0
+        with self._lock:
+            if not again:
+                if round.plan is None:
+                    round.note_intact()
+                event = round.begin_backward(run)
+            if round.plan is not None and not round.plan.follows(round):
+                round.plan = None
+        function, given = halves.for_backward(run.sizes, saved, tangents)
         saved.clear()
         if again:
             tangents.clear()
-            return halves.backward(given)  # type: ignore[no-any-return]  # generated
-        with self._lock:
-            event = round.begin_backward(run)
-            if round.plan is not None and not round.plan.follows(round):
-                round.plan = None
-        results: Sequence[Any] = self._run(round, event, halves.backward, given, tangents)
+            return function(given)  # type: ignore[no-any-return]  # generated
+        results: Sequence[Any] = self._run(round, event, function, given, tangents)
         if not round.waiting and (round.script is None or not round.script.put_off(partial(self._end, round))):
             self._end(round)
         return results
@@ -198,7 +205,9 @@ class Group:
         unforeseen = round.twice and plan.again is None
         if plan.watch.end():
             report_excess(plan.plan)
-            if not unforeseen:
+            if plan.stages is not None:  # what the plan computes again may have been there all the time, in the script's hands
+                self._unlent.add(order)
+            elif not unforeseen:
                 self.planner.passed(plan)
             plan.outdated = True
         elif unforeseen:
@@ -238,7 +247,7 @@ class Group:
         elif round.plan is not None and not round.plan.follows(round):
             round.plan = None
         if round.plan is not None:
-            return round.plan.halves[run.number]
+            return round.plan.halves_of(run)
         if self._impossible is not None and not self._trains:
             raise copy(self._impossible)
         key = run.part, run.sizes
@@ -340,6 +349,8 @@ class Group:
     ) -> StepPlan:
         """Plan a round; see `Planner.make`. The plan takes the place of the old one, or one of its own."""
         order = order_of(passes, events)
+        if order in self._unlent or order in self._twice:
+            passes = [replace(one, borrowed={}) for one in passes]
         others = [plan for plan in self.plans if plan.order == order]
         made = self.planner.make(passes, events, others, self._script(order), outside, old, grown, order in self._twice)
         if old in self.plans:
