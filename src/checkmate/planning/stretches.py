@@ -25,7 +25,8 @@ from .step_graph import StepGraph
 def cut(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> list[list[Step]]:
     """For each pair a schedule of its part's graph: its forward stretch, the op between the passes, its backward stretch.
 
-    A pair whose backward pass does not come in the round gets one all the same, which computes again whatever it can.
+    A pair whose backward pass does not come in the round gets one all the same, which computes again whatever it can. Not for a
+    schedule that `lends`.
 
     Args:
         limit: bytes that the round may take, if that is more than the peak of the schedule.
@@ -35,10 +36,7 @@ def cut(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> list[list[Ste
     """
     if step.alone:
         return [list(steps)]
-    run = as_run(step, steps, limit)
-    if lends(step, run):
-        raise CheckmateError("a part computes again what another one is called with: take `stages`")
-    sequence = _sequence(run)
+    sequence = _sequence(as_run(step, steps, limit))
     stretches: list[list[int]] = [[] for _ in step.events]
     for op, time in zip(sequence, _times(step, sequence), strict=True):
         local = step.local[op]
@@ -83,7 +81,7 @@ def stages(step: StepGraph, run: Sequence[Step]) -> list[list[Step]]:
                 continue
             event = step.events[number]
             if time % 2 or not (event.backward or step.pair_of(one.op) == event.pair):
-                raise Contradiction(f"op {step.graph.ops[one.op].name!r} is computed while no part can")
+                raise Contradiction(f"op {step.graph.ops[one.op].name!r} is computed while another part runs")
         found[number].append(one)
     return found
 

@@ -392,7 +392,7 @@ class PartEmitter:
             return next((lacks for argument in node.all_input_nodes if (lacks := self._missing(argument)) is not None), None)
         maker = node.args[0] if node.target is operator.getitem and node not in self.computed else node
         if not isinstance(maker, fx.Node) or maker not in self.computed:
-            raise CheckmateError(f"nothing is left from which {node.name!r} could be computed: please report it")
+            raise CheckmateError(f"the schedule reads {node.name!r} when it is not live: please report it")
         return self, self.computed[maker]
 
     def reads(self, op: int) -> list[fx.Node]:

@@ -203,11 +203,18 @@ class Group:
             return
         self._trains = True
         unforeseen = round.twice and plan.again is None
-        if plan.watch.end():
+        if round.held_by_script and order not in self._unlent:
+            self._unlent.add(order)
+            message = (
+                "the script holds what one compiled graph hands to the next until the backward pass, so that the step may have taken "
+                "more than was planned: the next step is planned without computing it again; where memory is short, let go of it "
+                "before backward()"
+            )
+            self._tell("held", message)
+            plan.outdated = True
+        elif plan.watch.end():
             report_excess(plan.plan)
-            if plan.stages is not None:  # what the plan computes again may have been there all the time, in the script's hands
-                self._unlent.add(order)
-            elif not unforeseen:
+            if not unforeseen:
                 self.planner.passed(plan)
             plan.outdated = True
         elif unforeseen:

@@ -97,6 +97,7 @@ class Round(Generic[AnyPlan]):
         script: what the script takes between the passes; None where it is not recorded.
         intact: as far as was looked, what runs were called with was there when other backward passes began.
         handing: what runs have left for each other, under a plan of stages.
+        held_by_script: what a run has returned was still there when the plan had it computed again.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -107,6 +108,7 @@ class Round(Generic[AnyPlan]):
     script: ScriptMemory | None = None
     intact: bool = True
     handing: Any = None
+    held_by_script: bool = False
     _looks: dict[int, list[Any]] = field(default_factory=dict)
     _made: dict[int, tuple[weakref.ref[Any], Hashable | Link]] = field(default_factory=dict)
 
@@ -155,7 +157,7 @@ class Round(Generic[AnyPlan]):
         for position, (tensor, source) in enumerate(zip(inputs, run.sources, strict=True)):
             if whole[position] and isinstance(source, Link) and self.runs[source.pair].stream == run.stream:
                 looks = self._looks[source.pair]
-                if (look := _look(tensor)) in looks:
+                if (look := _look(tensor)) is not None and look in looks:
                     run.borrowed[position] = looks.index(look)
 
     def note_outputs(self, run: Run, outputs: Sequence[Any], values: Sequence[int | None]) -> None:
@@ -183,6 +185,10 @@ class Round(Generic[AnyPlan]):
     def returned(self) -> list[weakref.ref[Any]]:
         """Storages that the forward passes gave to the script."""
         return [reference for reference, source in self._made.values() if isinstance(source, Link)]
+
+    def alive(self, links: Sequence[Link]) -> set[int]:
+        """Identities of the storages of these outputs, as far as they live."""
+        return {key for key, (reference, source) in self._made.items() if source in links and reference() is not None}
 
     def storages(self) -> set[int]:
         """Identities of what the passes read and returned, as far as it lives."""

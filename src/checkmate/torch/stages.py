@@ -13,11 +13,11 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
 from ..planning.parts import Event, Link
 from ..planning.step_graph import StepGraph
@@ -44,6 +44,7 @@ class Stage:
         function: what was left for it, then arguments or gradients, then numbers -> outputs or gradients, then what it leaves.
         reads: what was left for it. last: what no later stage reads. leaves: how many it leaves.
         numbers: from the sizes of the passes of the round.
+        again: what passes have returned and it computes again.
     """
 
     function: Boxed
@@ -51,6 +52,7 @@ class Stage:
     last: frozenset[Key]
     leaves: int
     numbers: Callable[[Sequence[Bindings]], list[Any]]
+    again: tuple[Link, ...] = ()
 
 
 class Stages:
@@ -71,7 +73,8 @@ class Stages:
         for op, count in Counter(step.op for step in run if isinstance(step, Compute)).items():
             if count > 1:
                 _emitter_of(joined, emitters, op).repeats(_local(joined, op))
-        made = [self._stage(emitters, number, steps) for number, steps in enumerate(stages(joined, run))]
+        cut = stages(joined, run)
+        made = [self._stage(emitters, number, steps) for number, steps in enumerate(cut)]
         for emitter in emitters:
             emitter.enter(Function())
         known = [(emitter.behind, emitter.first, emitter.states_behind) for emitter in emitters]
@@ -89,6 +92,9 @@ class Stages:
         self._brings = [frozenset(emitter.brings) for emitter in emitters]
         self._keys: dict[fx.Node, Key] = {}
         self.stages = self._closed(made)
+        for number, event in enumerate(joined.events):
+            if event.backward:
+                self.stages[number] = replace(self.stages[number], again=self._returned_again(cut[number]))
         self._others: dict[tuple[int, frozenset[Key]], Stage] = {}
 
     @cached_property
@@ -157,6 +163,11 @@ class Stages:
             in_place = op.reuses is not None and op.reuses in freed_next(steps, place)
             _emitter_of(joined, emitters, step.op).compute(_local(joined, step.op), in_place)
         return function, own.gradients() if event.backward else own.outputs()
+
+    def _returned_again(self, steps: Sequence[Step]) -> tuple[Link, ...]:
+        joined = self.joined
+        made = {value for step in steps if isinstance(step, Compute) for value in joined.graph.ops[step.op].outputs}
+        return tuple(link for link in dict.fromkeys(self.lent.values()) if joined.own[link.pair][link.value] in made)
 
     def _forget(self, emitters: Sequence[PartEmitter], value: int) -> None:
         for pair, nodes in self._holders.get(value, ()):
@@ -284,15 +295,22 @@ class Handing:
     def backward(self, run: Run, tangents: Sequence[Any]) -> tuple[Boxed, list[Any]]:
         """What to run for a backward pass, and with what."""
         number = self.stages.backward[run.number]
+        stage = self.stages.stages[number]
+        there = {key for key, left in self._left.items() if left.full}
         planned = self._follows() and run.number not in self._done and len(self._round.events) == number + 1
+        planned &= there.issuperset(stage.reads)
         self._done.add(run.number)
         if planned:
-            stage = self.stages.stages[number]
+            self._round.held_by_script |= not self._boxed().issuperset(self._round.alive(stage.again))
         else:
-            stage = self.stages.instead(run.number, frozenset(key for key, left in self._left.items() if left.full))
+            stage = self.stages.instead(run.number, frozenset(there))
         empties = planned and not keeps_graph()
         read = [self._left[key].take(empties and key in stage.last) for key in stage.reads]
         return partial(self._backward, number, stage), [*read, *tangents, *stage.numbers(self._sizes)]
+
+    def _boxed(self) -> set[int]:
+        """Identities of the storages that are left."""
+        return {x.untyped_storage()._cdata for left in self._left.values() if isinstance(x := left.tensor, Tensor)}
 
 
 @dataclass(frozen=True)

@@ -205,6 +205,8 @@ class StepPlan:
             script: what is known of it now.
         """
         script = self._script if script is None else script
+        if self.stages is not None and any(one.borrowed != own.borrowed for one, own in zip(passes, self.passes, strict=True)):
+            return False
         joined, _ = joined_graph(passes, self.events, profile, script, self.captured)
         try:
             peak = simulate(joined.graph, self.plan.schedule.steps).peak
