@@ -36,7 +36,7 @@ class Layer(nn.Module):
         self.linear, self.norm = nn.Linear(width, width), nn.BatchNorm1d(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return 2.0 * F.dropout(F.relu(self.norm(self.linear(x))), 0.2, self.training)
+        return torch.tensor(2.0) * F.dropout(F.relu(self.norm(self.linear(x))), 0.2, self.training)
 
 
 class Layers(nn.Module):
@@ -241,6 +241,19 @@ def test_a_script_that_holds_what_goes_from_graph_to_graph() -> None:
     (said,) = [str(one.message) for one in caught]
     assert said.startswith("the script holds what one compiled graph hands to the next until the backward pass")
     assert not lending(planned)
+
+
+class Dropping(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(F.gelu(self.linear(x)), 0.2, self.training)
+
+
+def test_random_numbers_are_not_lent() -> None:
+    model = layers()
+    model.layers[2:] = [Dropping(), Dropping()]
+    planned = same(model, [once, once], share=1.0)
+    (plan,) = plans(planned)
+    assert [bool(part.lendable) for part in plan.captured] == [True, True, False, False]
 
 
 def test_batches_of_other_sizes() -> None:

@@ -23,7 +23,7 @@ from .capture import Captured
 from .coverage import more_to_come
 from .halves import Halves
 from .held import Held
-from .internals import keeps_graph
+from .internals import keeps_graph, sharded_groups
 from .options import Options
 from .part import Part, Ticket
 from .planner import Planner
@@ -356,7 +356,8 @@ class Group:
     ) -> StepPlan:
         """Plan a round; see `Planner.make`. The plan takes the place of the old one, or one of its own."""
         order = order_of(passes, events)
-        if order in self._unlent or order in self._twice:
+        if order in self._unlent or order in self._twice or next(sharded_groups(), None) is not None:
+            # Under `fully_shard`, the parameters of other parts are not there, or just about to be, while one runs.
             passes = [replace(one, borrowed={}) for one in passes]
         others = [plan for plan in self.plans if plan.order == order]
         made = self.planner.make(passes, events, others, self._script(order), outside, old, grown, order in self._twice)

@@ -109,7 +109,7 @@ class Round(Generic[AnyPlan]):
     intact: bool = True
     handing: Any = None
     held_by_script: bool = False
-    _looks: dict[int, list[Any]] = field(default_factory=dict)
+    _looks: dict[int, list[Any]] = field(default_factory=dict)  # of the outputs of each run
     _made: dict[int, tuple[weakref.ref[Any], Hashable | Link]] = field(default_factory=dict)
 
     @property
