@@ -179,8 +179,9 @@ class Round(Generic[AnyPlan]):
         """
         for run in self.runs:
             if run.waiting:
-                there = [storage is not None and storage.nbytes() for storage in (reference() for reference in run.storages)]
-                self.intact &= all(now in (False, before) for now, before in zip(there, run.bytes, strict=True))
+                storages = [reference() for reference in run.storages]
+                same = [s is None or s.nbytes() == before for s, before in zip(storages, run.bytes, strict=True)]
+                self.intact &= all(same)
 
     def returned(self) -> list[weakref.ref[Any]]:
         """Storages that the forward passes gave to the script."""
