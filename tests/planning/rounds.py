@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from checkmate import Compute, Free, Graph, Op, Value
 from checkmate.planning.parts import Event, Link, Pair, PartGraph, PartInput
+from checkmate.planning.step_graph import StepGraph
 from checkmate.schedule import Step
 
 # --- random parts ---
@@ -27,6 +28,7 @@ class _PartMaker:
         self.sizes = [hidden] + [rng.choice([hidden, rng.randint(1, 30)]) for _ in range(rng.randint(0, 2))]
         self.readers: list[list[int]] = [[] for _ in self.sizes]
         self.gradients: list[int | None] = [None] * len(self.sizes)
+        self.lendable: set[int] = set()
 
     def make(self, training: bool) -> PartGraph:
         rng = self.rng
@@ -88,7 +90,7 @@ class _PartMaker:
         beside = self.rng.choice([0, 3])
         inputs = [PartInput(s, tuple(r), g) for s, r, g in zip(self.sizes, self.readers, self.gradients, strict=True)]
         graph = Graph(self.ops, self.values, sum(self.sizes) + beside, "part")
-        return PartGraph(graph, between, tuple(inputs), tuple(outputs), tuple(tangents))
+        return PartGraph(graph, between, tuple(inputs), tuple(outputs), tuple(tangents), frozenset(self.lendable))
 
     def _value(self, name: str, size: int | None = None) -> int:
         self.values.append(Value(name, self.rng.choice([self.hidden, self.rng.randint(0, 40)]) if size is None else size))
@@ -107,6 +109,8 @@ class _PartMaker:
 
     def _pin(self, index: int) -> None:
         op = self.ops[index]
+        if op.recomputable:
+            self.lendable.add(index)
         self.ops[index] = Op(op.name, op.cost, op.inputs, op.outputs, op.workspace, recomputable=False, phase=op.phase)
 
 
@@ -118,6 +122,13 @@ class Round:
     parts: list[PartGraph]
     pairs: list[Pair]
     events: list[Event]
+
+
+def lending(made: Round) -> Round:
+    """The round where every output may be computed again for those who are called with it."""
+    borrowed = [frozenset(i for i, source in enumerate(pair.sources) if isinstance(source, Link)) for pair in made.pairs]
+    pairs = [replace(pair, borrowed=own) for pair, own in zip(made.pairs, borrowed, strict=True)]
+    return Round(made.parts, pairs, made.events)
 
 
 def random_round(rng: random.Random) -> Round:
@@ -296,7 +307,13 @@ class Machine:
             block.holders.discard(("ticket", pair))
         self.drop(("tangent", pair))
         self.execute(pair, late, frame, part.gradients, in_backward=True)
-        gradients = {value: frame[value] for value in part.gradients}
+        self.pass_on(pair, {value: frame[value] for value in part.gradients})
+        self.drop(("frame", pair))
+        self.drop(("ticket", pair))
+
+    def pass_on(self, pair: int, gradients: dict[int, Block]) -> None:
+        """The gradients go to the parameters, to other pairs, or into the script."""
+        part = self.part_of[pair]
         for position, (given, source) in enumerate(zip(part.inputs, self.round.pairs[pair].sources, strict=True)):
             if given.gradient is None:
                 continue
@@ -308,8 +325,6 @@ class Machine:
                 block.holders.add("grad")
             else:
                 block.holders.add("loose")
-        self.drop(("frame", pair))
-        self.drop(("ticket", pair))
 
     def flows_to(self, pair: int, link: Link) -> bool:
         """The pair's backward pass comes before that of the output's own pair, which takes a gradient for it."""
@@ -389,3 +404,114 @@ class Machine:
     def inputs_read(part: PartGraph, steps: Sequence[Step]) -> set[int]:
         run = {step.op for step in steps if isinstance(step, Compute)}
         return {position for position, given in enumerate(part.inputs) if not run.isdisjoint(given.readers)}
+
+
+# --- the machine for stages ---
+
+#: A value of a pair's part, and how many times it was computed before.
+Version = tuple[int, int, int]
+
+
+class StageMachine(Machine):
+    """The same for a round whose stages run ops of any pair.
+
+    Who holds a block between two passes: whatever a later stage reads is held from the stage that makes it to the beginning of the last
+    stage that reads it. Inside a stage, a name goes after its last use.
+    """
+
+    def __init__(self, made: Round, step: StepGraph, stages: Sequence[Sequence[Step]]):
+        least = [[*p.forward_ops, p.between, *p.across[1], *p.backward_ops] for p in (made.parts[q.part] for q in made.pairs)]
+        super().__init__(made, [[Compute(op) for op in ops if op is not None] for ops in least])
+        self.stages = [
+            [(step.pair_of(one.op) or 0, step.local[one.op] or 0) for one in stage if isinstance(one, Compute)]
+            for stage in stages
+        ]
+        self.current: dict[tuple[int, int], Block] = {}
+        self.count: dict[tuple[int, int], int] = {}
+        self.reads: list[list[list[Version]]] = []  # for each stage and each of its ops
+        self.last: dict[Version, int] = {}  # the last stage that reads it
+        counts: dict[tuple[int, int], int] = {}
+        for number, stage in enumerate(self.stages):
+            self.reads.append([])
+            for pair, op in stage:
+                read = [(*value, counts.get(value, 0)) for value in self.read_by(pair, op)]
+                self.reads[-1].append(read)
+                self.last.update((version, number) for version in read)
+                for value in self.part_of[pair].graph.ops[op].outputs:
+                    counts[pair, value] = counts.get((pair, value), 0) + 1
+
+    def read_by(self, pair: int, op: int) -> list[tuple[int, int]]:
+        part = self.part_of[pair]
+        links = zip(part.inputs, self.round.pairs[pair].sources, strict=True)
+        given = [(source.pair, source.value) for bound, source in links if isinstance(source, Link) and op in bound.readers]
+        return [*((pair, value) for value in part.graph.ops[op].inputs), *given]
+
+    def version(self, value: tuple[int, int]) -> Version:
+        return (*value, self.count.get(value, 0))
+
+    def forward(self, pair: int) -> None:
+        number, part = len(self.before) - 1, self.part_of[pair]
+        self.execute_stage(number, {(pair, value) for value in part.returned})
+        for value in part.returned:
+            link, block = Link(pair, value), self.current[pair, value]
+            self.returned[link] = block
+            if link in self.linked:
+                block.holders.add("frames")
+            elif part.graph.values[value].keep:
+                block.holders.add("user")
+        if part.between is not None and Event(pair, True) not in self.round.events:
+            _, late = self.halves[pair]
+            for value in self.reads_first(part, late):
+                if (pair, value) in self.current:
+                    self.current[pair, value].holders.add("never")
+            for position in self.inputs_read(part, late):
+                source = self.round.pairs[pair].sources[position]
+                if isinstance(source, Link):
+                    self.returned[source].holders.add("never")
+        self.drop("stage")
+
+    def execute_stage(self, number: int, returns: set[tuple[int, int]]) -> None:
+        stage, reads = self.stages[number], self.reads[number]
+        for version in {v for read in reads for v in read if v == self.version(v[:2]) and v[:2] in self.current}:
+            block = self.current[version[:2]]
+            assert block.holders, "what a stage reads is gone"
+            block.holders.add("stage")
+            if self.last[version] == number:
+                block.holders.discard(("left", version))
+        for place, (pair, op) in enumerate(stage):
+            part = self.part_of[pair]
+            assert all("stage" in self.current[version[:2]].holders for version in reads[place])
+            assert all(version == self.version(version[:2]) for version in reads[place])
+            made = [(pair, value) for value in part.graph.ops[op].outputs]
+            old = [self.current[value] for value in made if value in self.current]
+            for value in made:
+                self.current[value] = self.new(part.graph.values[value[1]].size, "stage")
+                self.count[value] = self.count.get(value, 0) + 1
+            self.look(part.graph.ops[op].workspace)
+            for block in old:
+                block.holders.discard("stage")
+            still = {version for read in reads[place + 1 :] for version in read}
+            for value, block in self.current.items():
+                if value in made and self.last.get(self.version(value), -1) > number:
+                    block.holders.add(("left", self.version(value)))
+                names = [other for other, same in self.current.items() if same is block]  # a gradient is another pair's tangent
+                if "stage" in block.holders and returns.isdisjoint(names) and still.isdisjoint(map(self.version, names)):
+                    block.holders.discard("stage")
+
+    def backward(self, pair: int) -> None:
+        number, part = len(self.before) - 1, self.part_of[pair]
+        for tangent, block in self.tangents[pair].items():
+            self.current[pair, tangent] = block
+            block.holders.add("stage")
+        self.drop(("tangent", pair))
+        read = {version[:2] for one in self.reads[number] for version in one}
+        wanted = {(pair, value) for value in part.gradients}
+        for tangent, block in self.tangents[pair].items():
+            if (pair, tangent) not in read | wanted:
+                block.holders.discard("stage")
+            elif self.last.get((pair, tangent, 0), -1) > number:
+                block.holders.add(("left", (pair, tangent, 0)))
+        self.execute_stage(number, wanted)
+        gradients = {value: self.current[pair, value] for value in part.gradients}
+        self.pass_on(pair, gradients)
+        self.drop("stage")

@@ -15,9 +15,9 @@ from checkmate import Compute, Graph, InfeasibleBudget, Op, Value, simulate
 from checkmate.errors import CheckmateError, Contradiction, GraphError
 from checkmate.planning.parts import Event, Link, Pair, PartGraph, PartInput, least_across
 from checkmate.planning.step_graph import StepGraph, join
-from checkmate.planning.stretches import as_run, bytes_before, cut, peak_as_run
+from checkmate.planning.stretches import as_run, bytes_before, cut, lends, peak_as_run, stages
 from checkmate.schedule import Step, steps_from_sequence
-from planning.rounds import Machine, Round, random_part, random_round
+from planning.rounds import Machine, Round, StageMachine, lending, random_part, random_round
 from support import random_sequence, reference_trace
 
 EVERYTHING = 2**52
@@ -322,6 +322,88 @@ def test_a_part_never_computes_while_another_runs() -> None:
     steps = steps_from_sequence(wrong.graph, [0, 1, 0, 1, *range(2, step.graph.num_ops)])
     with pytest.raises(Contradiction, match="op '0.up' is computed while another part runs: .* please report it"):
         cut(wrong, steps)
+
+
+# --- lending ---
+
+
+def lending_chain(count: int, **sizes: int) -> Round:
+    """The same where the output of a layer can be computed again for the next one."""
+    made = chain(count, **sizes)
+    return lending(replace(made, parts=[replace(made.parts[0], lendable=frozenset([1]))]))
+
+
+def run_stages(made: Round, step: StepGraph, steps: list[Step], limit: int) -> int:
+    """The peak of the machine that runs the stages."""
+    run = as_run(step, steps, limit)
+    whole = simulate(step.graph, run)
+    assert whole.peak <= max(limit, simulate(step.graph, steps).peak)
+    assert whole.cost <= simulate(step.graph, steps).cost
+    machine = StageMachine(made, step, stages(step, run))
+    peak = machine.run()
+    assert peak <= whole.peak
+    assert all(live <= said for live, said in zip(machine.before, bytes_before(step, steps, limit), strict=True))
+    computed = sum(op.cost for stage in machine.stages for op in (step.parts[made.pairs[p].part].graph.ops[o] for p, o in stage))
+    assert computed == whole.cost
+    return peak
+
+
+@settings(max_examples=200, deadline=None)
+@given(seeds)
+def test_stages_keep_to_the_peak_of_the_round(seed: int) -> None:
+    rng = random.Random(seed)
+    made = lending(random_round(rng))
+    step = joined(made)
+    for repeats in (0.0, 0.3, 0.6):
+        steps = steps_from_sequence(step.graph, random_sequence(rng, step.graph, repeats))
+        if lends(step, as_run(step, steps, EVERYTHING)):
+            with pytest.raises(Contradiction):
+                cut(step, steps, EVERYTHING)
+            run_stages(made, step, steps, EVERYTHING)
+        else:
+            run_and_compare(made, step, steps, EVERYTHING)
+
+
+def test_an_output_that_only_parts_read_may_be_computed_again() -> None:
+    made = lending_chain(3)
+    step = joined(made)
+    assert {step.graph.ops[op].name for op in step.lent} == {"0.down", "1.down"}
+    assert all(step.graph.ops[op].recomputable for op in step.lent)
+    # Ops 0 to 5: the way there. Then the script, the way back of layer 2 (7, 8), of layer 1 and of layer 0.
+    sequence = [*range(7), 0, 1, 2, 3, 4, *range(7, step.graph.num_ops)]
+    steps = steps_from_sequence(step.graph, sequence)
+    found = [[s.op for s in stage if isinstance(s, Compute)] for stage in stages(step, as_run(step, steps))]
+    assert found == [[0, 1], [2, 3], [4, 5], [0, 1, 2, 3, 4, 7, 8], [9, 10], [11, 12]]
+    run_stages(made, step, steps, 0)
+
+
+def test_what_the_script_holds_is_not_computed_again() -> None:
+    step = joined(lending_chain(2))
+    steps = steps_from_sequence(step.graph, [0, 1, 2, 1, 3, 1, *range(4, step.graph.num_ops)])
+    run = as_run(step, steps, EVERYTHING)
+    assert [s.op for s in run if isinstance(s, Compute)] == list(range(step.graph.num_ops))
+    assert not lends(step, run)
+
+
+def test_what_others_hold_too_is_not_lent() -> None:
+    made = lending_chain(3)
+    seen = replace(made.pairs[1], borrowed=frozenset())  # as a view, say
+    assert set(joined(replace(made, pairs=[made.pairs[0], seen, made.pairs[2]])).lent) == {3}
+    assert set(joined(replace(made, events=made.events[:-1])).lent) == {3}  # no way back that it could be needed for
+    assert not joined(replace(made, parts=[layer()])).lent
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_a_chain_that_lends_needs_less(count: int) -> None:
+    made = lending_chain(count, hidden=30, inner=90)
+    step, own = joined(made).graph, joined(chain(count, hidden=30, inner=90)).graph
+    with pytest.raises(InfeasibleBudget) as caught:
+        checkmate.solve(own, own.min_working_set, time_limit=5)
+    budget = caught.value.proven_minimum - 1
+    schedule = checkmate.solve(step, budget, time_limit=5)
+    run = as_run(joined(made), schedule.steps, budget)
+    assert lends(joined(made), run)
+    assert run_stages(made, joined(made), list(schedule.steps), budget) <= budget
 
 
 # --- the plan of one part that holds least ---

@@ -41,6 +41,7 @@ class PartGraph:
         inputs: one for each storage that it is called with.
         outputs: for each tensor that the forward pass returns the value it lies in; None where that is no value of the part.
         tangents: for each output the value that is its gradient; None where it has none.
+        lendable: ops that could run again if nobody but the parts that are called with what they make had it.
     """
 
     graph: Graph
@@ -48,6 +49,7 @@ class PartGraph:
     inputs: tuple[PartInput, ...]
     outputs: tuple[int | None, ...]
     tangents: tuple[int | None, ...] = ()
+    lendable: frozenset[int] = frozenset()
 
     @property
     def forward_ops(self) -> range:
@@ -110,11 +112,13 @@ class Pair:
             and the same (a parameter that two parts use) and live all the time.
         leaves: positions of the inputs whose gradient is kept (parameters). Other gradients flow on to the pair whose output the
             input is, or into the script, and die.
+        borrowed: positions of the inputs that are just what an earlier pair has returned: computed again, that does as well.
     """
 
     part: int
     sources: tuple[Hashable | Link, ...]
     leaves: frozenset[int] = frozenset()
+    borrowed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,8 @@ def _check_part(number: int, part: PartGraph) -> None:
         raise GraphError(f"the inputs of part {number} take more bytes than its fixed memory, which includes them")
     values, ops = range(part.graph.num_values), range(part.graph.num_ops)
     named = [*part.returned, *part.gradients, *(tangent for tangent in part.tangents if tangent is not None)]
-    if any(value not in values for value in named) or any(op not in ops for given in part.inputs for op in given.readers):
+    run = [*part.lendable, *(op for given in part.inputs for op in given.readers)]
+    if any(value not in values for value in named) or any(op not in ops for op in run):
         raise GraphError(f"part {number} names ops or values that its graph does not have")
     if part.between is None:
         return

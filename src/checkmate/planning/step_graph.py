@@ -9,7 +9,7 @@ schedule of this graph back into one for each pair.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..graph import Graph, Op, Value
@@ -25,6 +25,8 @@ class StepGraph:
         parts, pairs, events: what it was made of.
         times: for each op when it runs first: 2 i in event i, 2 i + 1 in the gap after it.
         local: for each op its number in the graph of its part; None for a gap op.
+        own: for each pair which value of the step a value of its part is.
+        lent: ops that make what other pairs are called with, and may run again all the same: in any backward pass, see `stretches`.
     """
 
     graph: Graph
@@ -33,6 +35,8 @@ class StepGraph:
     events: tuple[Event, ...]
     times: tuple[int, ...]
     local: tuple[int | None, ...]
+    own: tuple[Mapping[int, int], ...] = ()
+    lent: frozenset[int] = frozenset()
 
     @property
     def alone(self) -> bool:
@@ -127,6 +131,10 @@ class _Joiner:
             for source in pairs[event.pair].sources
             if isinstance(source, Link) and not event.backward
         }
+        #: Outputs that all who are called with them could as well be called with once more.
+        unlike = {s for pair in pairs for i, s in enumerate(pair.sources) if isinstance(s, Link) and i not in pair.borrowed}
+        self.again = self.last_reader.keys() - unlike
+        self.lent: set[tuple[int, int]] = set()  # pair and op of its part
         self.flows: dict[Link, int] = {}  # the gradient of an output so far
         self.sums: set[int] = set()  # gradients that were added up
         self.leaves: set[Hashable] = set()  # keys of inputs that have a gradient already
@@ -183,14 +191,25 @@ class _Joiner:
             reads = dict.fromkeys([*(own[v] for v in op.inputs), *read.get(index, ())])
             for value in op.outputs:
                 own[value] = self._new_value(pair, value)
-            # What has left the part cannot be computed again there.
+            # What has left the part cannot be computed again, unless it is read by parts alone.
             again = op.recomputable and crossing.isdisjoint(op.outputs)
+            if self._is_lent(pair, index):
+                self.lent.add((pair, index))
+                again = True
             reuses = None if op.reuses is None else own[op.reuses]
             outputs = tuple(own[v] for v in op.outputs)
             joined = replace(
                 op, name=f"{pair}.{op.name}", inputs=tuple(reads), outputs=outputs, recomputable=again, reuses=reuses
             )
             self.ops[number].append((joined, index))
+
+    def _is_lent(self, pair: int, op: int) -> bool:
+        """Other pairs are called with what the op makes, and it can run again for them."""
+        part = self.part_of[pair]
+        made = part.graph.ops[op].outputs
+        leaving = [Link(pair, value) for value in made if value in part.returned]
+        own = pair in self.backward_at and op in part.lendable and part.gradients.isdisjoint(made)
+        return own and bool(leaving) and self.again.issuperset(leaving)
 
     def _new_value(self, pair: int, value: int) -> int:
         """A value of a part as a value of the step."""
@@ -310,9 +329,17 @@ class _Joiner:
             replace(op, reuses=None) if op.reuses is not None and (op.reuses in self.kept or readers[op.reuses] > 1) else op
             for op in ops
         ]
+        lent = set()
+        for number, index in enumerate(local):
+            if index is not None and (self.events[times[number] // 2].pair, index) in self.lent:
+                if self.kept.isdisjoint(ops[number].outputs):
+                    lent.add(number)
+                else:
+                    ops[number] = replace(ops[number], recomputable=False)
         values = [replace(value, keep=number in self.kept) for number, value in enumerate(self.values)]
         graph = Graph(ops, values, self._fixed_memory(), name)
-        return StepGraph(graph, self.parts, self.pairs, self.events, tuple(times), tuple(local))
+        ops_are = tuple(times), tuple(local)
+        return StepGraph(graph, self.parts, self.pairs, self.events, *ops_are, tuple(self.own), frozenset(lent))
 
     def _fixed_memory(self) -> int:
         """Every storage that is nobody's output once, and what each pair has besides."""

@@ -4,10 +4,15 @@ A part can compute its ops only while one of its own passes runs: in the *stretc
 of the whole may compute an op again in the stretch of another pair. Nothing reads it there, so it can wait until just before its
 first use, which lies in a stretch of its own pair. What it reads then lives longer and what it makes lives shorter: the schedule
 as it runs is simulated again.
+
+What a part has returned is another matter: the part that was called with it may need it before any pass of its own part comes. Where
+the schedule computes such values again (`StepGraph.lent`), it is not cut into schedules of pairs, but into *stages*: for each event
+everything that is computed while it runs. The stage of a backward pass may then have ops of any pair.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ..errors import CheckmateError, Contradiction, InvalidSchedule
@@ -20,7 +25,8 @@ from .step_graph import StepGraph
 def cut(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> list[list[Step]]:
     """For each pair a schedule of its part's graph: its forward stretch, the op between the passes, its backward stretch.
 
-    A pair whose backward pass does not come in the round gets one all the same, which computes again whatever it can.
+    A pair whose backward pass does not come in the round gets one all the same, which computes again whatever it can. Not for a
+    schedule that `lends`.
 
     Args:
         limit: bytes that the round may take, if that is more than the peak of the schedule.
@@ -51,6 +57,35 @@ def cut(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> list[list[Ste
     return result
 
 
+def lends(step: StepGraph, run: Sequence[Step]) -> bool:
+    """A schedule, as it runs, computes again what other pairs are called with."""
+    counts = Counter(_sequence(run))
+    return any(counts[op] > 1 for op in step.lent)
+
+
+def stages(step: StepGraph, run: Sequence[Step]) -> list[list[Step]]:
+    """For each event what is computed, and freed, while it runs.
+
+    Args:
+        run: from `as_run`.
+    """
+    found: list[list[Step]] = [[] for _ in step.events]
+    times = iter(_times(step, _sequence(run)))
+    number = 0
+    for one in run:
+        if isinstance(one, Compute):
+            time = next(times)
+            number = time // 2
+            if step.local[one.op] is None:
+                number += number + 1 < len(found)  # what is freed now has been read by the script
+                continue
+            event = step.events[number]
+            if time % 2 or not (event.backward or step.pair_of(one.op) == event.pair):
+                raise Contradiction(f"op {step.graph.ops[one.op].name!r} is computed while another part runs")
+        found[number].append(one)
+    return found
+
+
 def as_run(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> list[Step]:
     """The schedule of the round as its parts can run it: each recomputation waits for a stretch of its own pair.
 
@@ -61,7 +96,7 @@ def as_run(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> list[Step]
         return list(steps)
     sequence = _sequence(steps)
     _check_order(step, sequence)
-    result = steps_from_sequence(step.graph, _delayed(step, sequence))
+    result = steps_from_sequence(step.graph, _moved(step, sequence))
     allowed, peak = max(limit, simulate(step.graph, steps).peak), simulate(step.graph, result).peak
     if peak > allowed:
         raise CheckmateError(
@@ -77,7 +112,7 @@ def peak_as_run(step: StepGraph, steps: Sequence[Step], again: int | None = None
     Args:
         again: backward passes keep what they read, to run once more, and so many bytes of gradients are there then; None: they do not.
     """
-    run = list(steps) if step.alone else steps_from_sequence(step.graph, _delayed(step, _sequence(steps)))
+    run = list(steps) if step.alone else steps_from_sequence(step.graph, _moved(step, _sequence(steps)))
     trace = simulate(step.graph, run)
     return trace.peak if again is None else _peak_again(step, run, trace, again)
 
@@ -148,10 +183,37 @@ def _times(step: StepGraph, sequence: Sequence[int]) -> list[int]:
     return times
 
 
-def _delayed(step: StepGraph, sequence: Sequence[int]) -> list[int]:
+def _moved(step: StepGraph, sequence: Sequence[int]) -> list[int]:
+    """The sequence with every computation where the parts can run it."""
+    if step.lent:
+        sequence = _unless_held(step, sequence)
+        result = _delayed(step, sequence, anywhere=True)
+        counts = Counter(result)
+        if any(counts[op] > 1 for op in step.lent):
+            return result
+        first = _first_places(sequence)
+        sequence = [op for place, op in enumerate(sequence) if place in first or op not in step.lent]
+    return _delayed(step, sequence)
+
+
+def _unless_held(step: StepGraph, sequence: Sequence[int]) -> list[int]:
+    """The sequence without recomputations of what the script still holds: it is there."""
+    until: dict[int, int] = {}  # op -> the last place at which the script reads what it makes
+    producer = step.graph.producer
+    for place, op in enumerate(sequence):
+        if step.local[op] is None:
+            until.update((producer[value], place) for value in step.graph.ops[op].inputs)
+    first = _first_places(sequence)
+    return [op for place, op in enumerate(sequence) if place in first or op not in step.lent or place > until.get(op, -1)]
+
+
+def _delayed(step: StepGraph, sequence: Sequence[int], anywhere: bool = False) -> list[int]:
     """The sequence with recomputations moved out of the stretches of other pairs, to just before their first use.
 
     A recomputation that nothing reads before the next one is left out.
+
+    Args:
+        anywhere: the backward passes of other pairs can compute it.
     """
     times, first, ops = _times(step, sequence), _first_places(sequence), step.graph.ops
     result = list(sequence)
@@ -161,12 +223,13 @@ def _delayed(step: StepGraph, sequence: Sequence[int]) -> list[int]:
             continue
         op = result.pop(position)
         made = set(ops[op].outputs)
+        event = step.events[times[position] // 2]
+        can = times[position] % 2 == 0 and (event.pair == step.pair_of(op) or (anywhere and event.backward))
         for place in range(position, len(result)):
             if result[place] == op:
                 break
             if not made.isdisjoint(ops[result[place]].inputs):
-                own = step.events[times[position] // 2].pair == step.pair_of(op) and times[position] % 2 == 0
-                result.insert(position if own else place, op)
+                result.insert(position if can else place, op)
                 break
     return result
 

@@ -81,6 +81,7 @@ class Captured:
         gradients: outputs of the backward pass, one for each placeholder of the forward pass; None where there is none.
         sticky: nodes whose first computation is the one that counts (new running statistics of batch norm).
         checkpointed: ops inside `torch.utils.checkpoint` whose results it would not keep.
+        lendable: ops that run once only because the caller holds what they make.
         device: where the budget applies.
         resident: bytes of parameters, buffers and inputs.
         sizes: the symbols of the trace. scalars: nodes that stand for numbers which follow from them.
@@ -103,6 +104,7 @@ class Captured:
     gradients: list[fx.Node | None]
     sticky: set[fx.Node]
     checkpointed: frozenset[int]
+    lendable: frozenset[int]
     device: torch.device
     resident: int
     sizes: Sizes
@@ -232,7 +234,15 @@ class _JointReader:
         self._returned = self._find_returned()
         self._reuses = self._find_reuses()
         self._checkpointed = self._find_checkpointed()
-        self._again = [part.node is not None and self._can_run_again(part.node, part.makes) for part in self.parts]
+        able = [part.node is not None and self._can_run_again(part.node, part.makes) for part in self.parts]
+        # What the caller holds cannot be dropped.
+        held = [not self._returned.keys().isdisjoint(part.makes) for part in self.parts]
+        self._again = [can and not holds for can, holds in zip(able, held, strict=True)]
+        self._lendable = frozenset(
+            op
+            for op, part in enumerate(self.parts)
+            if part.node is not None and able[op] and held[op] and part.phase == "forward" and not is_random(part.node)
+        )
         here = [tensor if same_device(tensor.device, self.device) else None for tensor in (*self.made, *self.fixed.values())]
         self._bytes = self.sizes.function(0 if tensor is None else storage_bytes(tensor) for tensor in here)
 
@@ -270,6 +280,7 @@ class _JointReader:
             gradients=[node if isinstance(node, fx.Node) else None for node in self.gradients],
             sticky=self.sticky,
             checkpointed=self._checkpointed,
+            lendable=self._lendable,
             device=self.device,
             resident=sum(list(fixed.values())[: self.num_resident]),
             sizes=self.sizes,
@@ -399,8 +410,8 @@ class _JointReader:
             return False
         if is_random(node) and self.inner is not None:
             return False  # a compiler knows nothing of the states of random number generators
-        # What the caller holds cannot be dropped, and what a sparse tensor is made of may be parts of other values.
-        if not self._returned.keys().isdisjoint(makes) or any(self.made[v].layout is not torch.strided for v in makes):
+        # What a sparse tensor is made of may be parts of other values.
+        if any(self.made[v].layout is not torch.strided for v in makes):
             return False
         # An input that the forward pass overwrites is another one afterwards; batch norm does not look at it the second time.
         read = {storage_key(tensor) for source in node.all_input_nodes for tensor in tensors_of(source)}

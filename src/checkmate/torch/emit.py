@@ -12,7 +12,8 @@ same functions run at all sizes, and no tensor is kept alive for its shape.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -32,6 +33,8 @@ from .sizes import Bindings
 _BATCH_NORM_PLAIN = aten._native_batch_norm_legit.no_stats
 
 
+#: Copies of nodes that functions before have made, and of states of the random number generator (by op).
+Copies = Mapping[fx.Node, fx.Node] | Mapping[int, fx.Node] | Mapping[fx.Node | int, fx.Node]
 #: The numbers that a function wants after its other inputs.
 Numbers = Callable[[Bindings], tuple[Any, ...]]
 
@@ -63,78 +66,196 @@ def emit(captured: Captured, steps: Sequence[Step], *, functional: bool = False)
     Raises:
         CheckmateError: the schedule starts the backward pass before the forward's end, or the like.
     """
-    emitter = _Emitter(captured, steps, functional)
+    emitter = PartEmitter(captured, functional)
+    for op, count in Counter(step.op for step in steps if isinstance(step, Compute)).items():
+        if count > 1:
+            emitter.repeats(op)
+    forward, backward = Function(), None
+    emitter.enter(forward)
+    emitter.take_inputs()
+    returned: list[Any] | None = None
     for number, step in enumerate(steps):
         if isinstance(step, Free):
             emitter.drop(step.value)
         elif step.op == captured.between:
-            emitter.cross()
+            returned, backward = emitter.outputs(), Function()
+            emitter.enter(backward)
+            emitter.take_gradients()
         else:
             in_place = not functional and captured.graph.ops[step.op].reuses in freed_next(steps, number)
             emitter.compute(step.op, in_place)
-    return emitter.finish()
+    if returned is None or backward is None:
+        return Emitted(
+            forward.close(tuple(emitter.outputs()), captured.module), None, _numbers(captured, forward), _numbers(captured)
+        )
+    closed = backward.close(tuple(emitter.gradients()), captured.module)
+    opened = forward.close((*returned, *backward.brought), captured.module)
+    return Emitted(opened, closed, _numbers(captured, forward), _numbers(captured, backward))
 
 
-class _Pass:
-    """One function under construction, and the current copy of every node of the joint graph in it."""
+def _numbers(captured: Captured, function: Function | None = None) -> Numbers:
+    return captured.scalars.function([] if function is None else [node for _, node in function.numbers])
+
+
+class Function:
+    """A function under construction.
+
+    Attributes:
+        brought: what functions before it have computed and it reads -> its inputs for that.
+        numbers: its last inputs, in order: for which graph of the step, and for which node of it.
+        attributes: of the traced modules, as far as it reads them, by the names that they have here.
+    """
 
     def __init__(self) -> None:
         self.graph = fx.Graph()
-        self.current: dict[fx.Node, Any] = {}  # a plain number where the trace has one
-        self.states: dict[int, fx.Node] = {}  # op -> saved state of the random number generator
-        self.numbers: dict[fx.Node, fx.Node] = {}  # node -> the last inputs, in order
+        self.brought: dict[fx.Node, fx.Node] = {}
+        self.numbers: list[tuple[int, fx.Node]] = []
+        self.attributes: dict[str, Any] = {}
+        self._given: fx.Node | None = None  # the first input that it is called with
 
-    def number(self, node: fx.Node) -> fx.Node:
+    def take(self, node: fx.Node) -> fx.Node:
+        """An input that the function is called with: of the caller, or a gradient."""
+        copy = self.graph.node_copy(node)
+        copy.meta = dict(node.meta)
+        self._given = self._given or copy
+        return copy
+
+    def bring(self, copy: fx.Node) -> fx.Node:
+        """What an earlier function has computed: an input in front of all others."""
+        if copy not in self.brought:
+            with self.graph.inserting_before(self._given):
+                placeholder = self._input(copy.name, copy.meta)
+            forget_version_check(copy)
+            forget_version_check(placeholder)
+            self.brought[copy] = placeholder
+        return self.brought[copy]
+
+    def number(self, graph: int, node: fx.Node) -> fx.Node:
         """One more input at the end, for a number."""
         inputs = self.graph.find_nodes(op="placeholder")
         with self.graph.inserting_after(inputs[-1] if inputs else self.graph._root):
-            placeholder = self.graph.placeholder(node.name)
-        placeholder.target = placeholder.name  # see `_Emitter._save`
-        placeholder.meta = dict(node.meta)
-        self.numbers[node] = placeholder
+            placeholder = self._input(node.name, node.meta)
+        self.numbers.append((graph, node))
         return placeholder
 
+    def attribute(self, name: str, module: torch.nn.Module) -> str:
+        """Another name for an attribute of a traced module."""
+        own = f"{len(self.attributes)}_{name.replace('.', '_')}"
+        self.attributes[own] = operator.attrgetter(name)(module)
+        return own
 
-class _Emitter:
-    def __init__(self, captured: Captured, steps: Sequence[Step], functional: bool):
+    def _input(self, name: str, meta: dict[str, Any]) -> fx.Node:
+        """The name is another one where the function has something of that name. The generated code assigns the inputs under their
+        targets first, and then, one by one, to their names: were the two not equal, an input could overwrite the next."""
+        placeholder = self.graph.placeholder(name)
+        placeholder.target = placeholder.name
+        placeholder.meta = dict(meta)
+        return placeholder
+
+    def close(self, returned: tuple[Any, ...], root: torch.nn.Module | None = None) -> fx.GraphModule:
+        """The function is complete; it reads attributes of this module, or its own."""
+        self.graph.output(returned)
+        for node in reversed(list(self.graph.nodes)):
+            if node.op == "call_function" and node.target is operator.getitem and not node.users:
+                self.graph.erase_node(node)
+        self.graph.lint()
+        return fx.GraphModule(self.attributes if root is None else root, self.graph)
+
+
+class PartEmitter:
+    """Emits computations of one graph into the function that is under construction.
+
+    Args:
+        functional: as for `emit`.
+        number: of the graph in its step; None where its functions have no other graph's ops.
+    """
+
+    def __init__(self, captured: Captured, functional: bool = False, number: int | None = None):
         self.captured = captured
         self.functional = functional
-        self.computed = {node for node in captured.nodes if node is not None}
-        runs = [0] * captured.graph.num_ops
-        for step in steps:
-            if isinstance(step, Compute):
-                runs[step.op] += 1
+        self.position = number
+        self.computed = {node: op for op, node in enumerate(captured.nodes) if node is not None}
         #: Random ops that run more than once: all but the first time they draw the same numbers again.
-        self.drawn_again = {op for op, count in enumerate(runs) if count > 1 and self._is_random(op)}
+        self.drawn_again: set[int] = set()
         self.runs = [0] * captured.graph.num_ops
-        self.forward = _Pass()
-        self.backward: _Pass | None = None
-        self.here = self.forward
         self.scalars = captured.scalars
+        self.here = Function()
+        self.current: dict[fx.Node, Any] = {}  # the copies in this function; a plain number where the trace has one
+        self.behind: dict[fx.Node, fx.Node] = {}  # those in functions before
         self.first: dict[fx.Node, fx.Node] = {}  # the copies of sticky nodes that count
-        self.returned: list[Any] = []  # what the forward returns, outputs first
-        self.saved: dict[fx.Node, fx.Node] = {}  # copy in the forward -> placeholder in the backward
-        self.tangents: list[fx.Node] = []
-        for node in captured.module.graph.nodes:
-            if node.op == "placeholder" and not is_tangent(node):
-                self.forward.current[node] = self._copy(node, self.forward)
+        self.states: dict[int, fx.Node] = {}  # op -> saved state of the random number generator, in this function
+        self.states_behind: dict[int, fx.Node] = {}
+        self.brings: set[tuple[fx.Node | int, fx.Node]] = set()  # node, or op with a state, and the copy that was brought over
+        #: Inputs that another graph of the step has returned -> where they can be had from once they were dropped.
+        self.lenders: dict[fx.Node, tuple[PartEmitter, fx.Node]] = {}
 
-    def _is_random(self, op: int) -> bool:
+    def repeats(self, op: int) -> None:
+        """The op will be computed more than once."""
         node = self.captured.nodes[op]
-        return node is not None and is_random(node)
+        if node is not None and is_random(node):
+            self.drawn_again.add(op)
 
-    @staticmethod
-    def _copy(node: fx.Node, into: _Pass) -> fx.Node:
-        copy = into.graph.node_copy(node, lambda argument: into.current[argument])
+    # --- functions ---
+
+    def go_on(self, behind: Copies, first: Copies, states: Copies) -> None:
+        """Functions before these have run the forward pass, and these copies of it can be brought over.
+
+        Args:
+            first: among them those of sticky nodes. states: those of random number generators, by op.
+        """
+        assert self.captured.between is not None
+        self.runs[: self.captured.between] = [1] * self.captured.between
+        self.behind = {n: c for n, c in behind.items() if isinstance(n, fx.Node) and n not in self.captured.sticky}
+        self.first = {n: c for n, c in first.items() if isinstance(n, fx.Node) and n in self.captured.sticky}
+        self.states_behind = {op: c for op, c in states.items() if isinstance(op, int)}
+        self.drawn_again = set(self.states_behind)
+
+    def enter(self, function: Function) -> None:
+        """Go on in another function."""
+        came = set(self.here.brought.values())
+        self.behind.update((n, c) for n, c in self.current.items() if isinstance(c, fx.Node) and c not in came)
+        self.states_behind = {**self.states, **self.states_behind}
+        self.here, self.current, self.states = function, {}, {}
+
+    def take_inputs(self) -> None:
+        """The function is called with the inputs of the graph."""
+        for node in self.captured.module.graph.nodes:
+            if node.op == "placeholder" and not is_tangent(node):
+                self.current[node] = self.here.take(node)
+
+    def take_gradients(self) -> None:
+        """The function is called with the gradients of the outputs."""
+        for node in self.captured.module.graph.nodes:
+            if is_tangent(node):
+                self.current[node] = self.here.take(node)
+
+    def outputs(self) -> list[Any]:
+        """What the forward pass returns."""
+        nodes = self.captured.outputs
+        return [self.first.get(node) or self.get(node) if isinstance(node, fx.Node) else node for node in nodes]
+
+    def gradients(self) -> list[Any]:
+        """What the backward pass returns."""
+        return [None if node is None else self.get(node) for node in self.captured.gradients]
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        copy = self.here.graph.node_copy(node, lambda argument: self.current[argument])
         copy.meta = dict(node.meta)
+        if node.op == "get_attr" and self.position is not None:
+            copy.target = self.here.attribute(str(node.target), self.captured.module)
         return copy
 
     # --- the steps ---
 
     def drop(self, value: int) -> None:
         """Forget the current copy of a value and all views of it."""
-        for node in self.captured.holders[value]:
-            self.here.current.pop(node, None)
+        self.forget(self.captured.holders[value])
+
+    def forget(self, nodes: Iterable[fx.Node]) -> None:
+        """Forget the current copies of nodes."""
+        for node in nodes:
+            self.current.pop(node, None)
+            self.behind.pop(node, None)
 
     def compute(self, op: int, in_place: bool) -> None:
         """One more computation of an op.
@@ -144,29 +265,26 @@ class _Emitter:
         """
         node = self.captured.nodes[op]
         assert node is not None
+        for argument in self.reads(op):
+            self.get(argument)
         again = self.runs[op] > 0
         self.runs[op] += 1
         batch_norm = is_batch_norm(node) and again
-        read = node.all_input_nodes
-        if batch_norm:  # its running statistics may have been overwritten: do not even look at them
-            read = [argument for argument in node.args[:3] if isinstance(argument, fx.Node)]
-        for argument in read:
-            self.get(argument)
         for value in self.captured.graph.ops[op].outputs:
             self.drop(value)
         copy = self._emit_in_place(op, node) if in_place else self._emit_op(op, node, again, batch_norm)
-        self.here.current[node] = copy
+        self.current[node] = copy
         for user in node.users:
             if user.target is operator.getitem and not (batch_norm and user in self.captured.sticky):
-                part = self._copy(user, self.here)
-                self.here.current[user] = part
+                part = self._copy(user)
+                self.current[user] = part
                 if user in self.captured.sticky:
                     self.first[user] = part
         if node not in self.captured.value and all(user.target is operator.getitem for user in node.users):
-            del self.here.current[node]  # a tuple dies once its parts are taken, or it would keep them all alive
+            del self.current[node]  # a tuple dies once its parts are taken, or it would keep them all alive
 
     def _emit_op(self, op: int, node: fx.Node, again: bool, batch_norm: bool) -> fx.Node:
-        current, graph = self.here.current, self.here.graph
+        current, graph = self.current, self.here.graph
         if batch_norm:
             given = [current[a] if isinstance(a, fx.Node) else a for a in node.args[:3]]
             copy = graph.call_function(_BATCH_NORM_PLAIN, (*given, True, *node.args[6:8]))
@@ -174,15 +292,15 @@ class _Emitter:
         elif is_random(node) and not self.functional:
             copy = self._emit_draw(op, node, again)
         else:
-            copy = self._copy(node, self.here)
+            copy = self._copy(node)
         return copy
 
     def _emit_in_place(self, op: int, node: fx.Node) -> fx.Node:
         """An op that writes in the storage of an input."""
         reused, variant = self.captured.graph.ops[op].reuses, out_variant(node.target)
         assert reused is not None and variant is not None
-        storage = self.here.current[self.captured.bases[reused]]
-        arguments, keywords = fx.map_arg((node.args, node.kwargs), lambda argument: self.here.current[argument])
+        storage = self.current[self.captured.bases[reused]]
+        arguments, keywords = fx.map_arg((node.args, node.kwargs), lambda argument: self.current[argument])
         if storage.op == "placeholder":  # the forward pass saved it
             given = (storage, cast(Any, node.target), *variant, arguments, keywords)
             copy = self.here.graph.call_function(write_over_saved, given)
@@ -195,7 +313,7 @@ class _Emitter:
         """A random op: all draw in turn; the first computation of one that comes again saves the generator's state."""
         device = tensors_of(node)[0].device
         state = self._state(op, device) if op in self.drawn_again else None
-        arguments, keywords = fx.map_arg((node.args, node.kwargs), lambda argument: self.here.current[argument])
+        arguments, keywords = fx.map_arg((node.args, node.kwargs), lambda argument: self.current[argument])
         function = draw_again if again else draw
         copy = self.here.graph.call_function(function, (state, device, cast(Any, node.target), arguments, keywords))
         copy.meta = dict(node.meta)
@@ -203,39 +321,87 @@ class _Emitter:
 
     def _state(self, op: int, device: torch.device) -> fx.Node:
         """The saved state of an op's generator, here; room for it where the op runs for the first time."""
-        state = self.here.states.get(op)
+        state = self.states.get(op)
         if state is None and self.runs[op] > 1:
-            state = self._save(self.forward.states[op])
+            state = self._bring(op, self.states_behind[op])
         elif state is None:
             state = self.here.graph.call_function(empty_state, (device,))
             like = next(n for n in self.captured.module.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor))
             state.meta["val"] = like.meta["val"].new_empty((RNG_STATE_BYTES,), dtype=torch.uint8, device="cpu")
-        self.here.states[op] = state
+        self.states[op] = state
         return state
 
     def get(self, node: fx.Node) -> Any:
         """The current copy of a node in the function under construction; views are made, saved values are brought over."""
-        current = self.here.current
+        current = self.current
         if node in current:
             return current[node]
         if node in self.scalars:
             constant = self.scalars.constant(node)
-            current[node] = self.here.number(node) if constant is None else constant
+            current[node] = self.here.number(self.position or 0, node) if constant is None else constant
         elif node.op == "get_attr":
-            current[node] = self._copy(node, self.here)
+            current[node] = self._copy(node)
         elif node in self.captured.sticky:
-            current[node] = self._save(self.first[node])
-        elif self.here is self.backward and node in self.forward.current and self._crosses(node):
-            current[node] = self._save(self.forward.current[node])
+            current[node] = self._bring(node, self.first[node])
+        elif node in self.behind and self._crosses(node):
+            current[node] = self._bring(node, self.behind[node])
+        elif node in self.lenders:
+            lender, lent = self.lenders[node]
+            current[node] = lender.get(lent)
         elif (same := self._same_part(node)) is not None:
             current[node] = self.get(same)
         elif self._is_view(node):
             for argument in node.all_input_nodes:
                 self.get(argument)
-            current[node] = self._copy(node, self.here)
+            current[node] = self._copy(node)
         else:
             raise CheckmateError(f"the schedule reads {node.name!r} when it is not live: please report it")
         return current[node]
+
+    def _bring(self, what: fx.Node | int, copy: fx.Node) -> fx.Node:
+        self.brings.add((what, copy))
+        return self.here.bring(copy)
+
+    def find(self, nodes: Iterable[fx.Node]) -> None:
+        """Compute again whatever is needed to get these nodes."""
+        wanted: list[tuple[PartEmitter, fx.Node]] = [(self, node) for node in nodes]
+        while wanted:
+            emitter, node = wanted[-1]
+            missing = emitter._missing(node)
+            if missing is None:
+                wanted.pop()
+                continue
+            owner, op = missing
+            needed = [(owner, source) for source in owner.reads(op) if owner._missing(source) is not None]
+            wanted += needed
+            if not needed:
+                owner.compute(op, in_place=False)
+
+    def _missing(self, node: fx.Node) -> tuple[PartEmitter, int] | None:
+        """The op that is to be computed before `get` finds the node; None if it does."""
+        if node in self.current or node in self.scalars or node.op == "get_attr" or node in self.captured.sticky:
+            return None
+        if node in self.behind and self._crosses(node):
+            return None
+        if node in self.lenders:
+            lender, lent = self.lenders[node]
+            return lender._missing(lent)
+        if (same := self._same_part(node)) is not None:
+            return self._missing(same)
+        if self._is_view(node):
+            return next((lacks for argument in node.all_input_nodes if (lacks := self._missing(argument)) is not None), None)
+        maker = node.args[0] if node.target is operator.getitem and node not in self.computed else node
+        if not isinstance(maker, fx.Node) or maker not in self.computed:
+            raise CheckmateError(f"the schedule reads {node.name!r} when it is not live: please report it")
+        return self, self.computed[maker]
+
+    def reads(self, op: int) -> list[fx.Node]:
+        """What the next computation of the op looks at."""
+        node = self.captured.nodes[op]
+        assert node is not None
+        if is_batch_norm(node) and self.runs[op]:  # its running statistics may have been overwritten: do not even look at them
+            return [argument for argument in node.args[:3] if isinstance(argument, fx.Node)]
+        return list(node.all_input_nodes)
 
     def _is_view(self, node: fx.Node) -> bool:
         if node.op != "call_function" or node in self.computed:
@@ -257,60 +423,3 @@ class _Emitter:
         if value is None:  # an input, or a number that an op has read from its data
             return node.op == "placeholder" or (node in self.computed and not tensors_of(node))
         return node is self.captured.bases[value]
-
-    # --- from the forward to the backward ---
-
-    def cross(self) -> None:
-        """End the forward function here and begin the backward function."""
-        self._return_outputs()
-        self.backward = self.here = _Pass()
-        for node in self.captured.module.graph.nodes:
-            if is_tangent(node):
-                self.tangents.append(self._copy(node, self.backward))
-                self.backward.current[node] = self.tangents[-1]
-
-    def _return_outputs(self) -> None:
-        for output in self.captured.outputs:
-            if isinstance(output, fx.Node):
-                self.returned.append(self.first.get(output) or self.get(output))
-            else:
-                self.returned.append(output)
-
-    def _save(self, copy: fx.Node) -> fx.Node:
-        """Make a node of the forward function an input of the backward function."""
-        assert self.backward is not None
-        if copy not in self.saved:
-            with self.backward.graph.inserting_before(self.tangents[0]):
-                placeholder = self.backward.graph.placeholder(copy.name)
-            # The name is another one where the backward pass has an op of that name. The generated code assigns the inputs under
-            # their targets first, and then, one by one, to their names: were the two not equal, an input could overwrite the next.
-            placeholder.target = placeholder.name
-            placeholder.meta = dict(copy.meta)
-            forget_version_check(copy)
-            forget_version_check(placeholder)
-            self.saved[copy] = placeholder
-        return self.saved[copy]
-
-    def finish(self) -> Emitted:
-        """Close both functions."""
-        module = self.captured.module
-        if self.backward is None:
-            self._return_outputs()
-        else:
-            gradients = tuple(None if node is None else self.get(node) for node in self.captured.gradients)
-            self._close(self.backward, gradients)
-        self._close(self.forward, (*self.returned, *self.saved))
-        return Emitted(
-            fx.GraphModule(module, self.forward.graph),
-            None if self.backward is None else fx.GraphModule(module, self.backward.graph),
-            self.scalars.function(list(self.forward.numbers)),
-            self.scalars.function(list(self.backward.numbers if self.backward is not None else ())),
-        )
-
-    @staticmethod
-    def _close(half: _Pass, returned: tuple[Any, ...]) -> None:
-        half.graph.output(returned)
-        for node in reversed(list(half.graph.nodes)):
-            if node.op == "call_function" and node.target is operator.getitem and not node.users:
-                half.graph.erase_node(node)
-        half.graph.lint()

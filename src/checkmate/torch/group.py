@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from .capture import Captured
 from .coverage import more_to_come
 from .halves import Halves
 from .held import Held
-from .internals import keeps_graph
+from .internals import keeps_graph, sharded_groups
 from .options import Options
 from .part import Part, Ticket
 from .planner import Planner
@@ -68,6 +69,7 @@ class Group:
         self._safe: dict[tuple[Part, Bindings], Halves] = {}
         self._scripts: dict[Order, Script] = {}
         self._twice: set[Order] = set()  # backward passes ran more than once
+        self._unlent: set[Order] = set()  # what parts returned is not computed again
         self._recorded = 0
 
     @property
@@ -106,6 +108,7 @@ class Group:
             run = round.begin(part, sizes)
             inputs = part.inputs_of(arguments)
             round.note_inputs(run, inputs)
+            round.note_borrowed(run, inputs, [len(entry.nodes) == 1 and not entry.overwritten for entry in captured.inputs])
             if not part.called:
                 self.held.watch(inputs)
                 part.called = True
@@ -132,16 +135,20 @@ class Group:
         again, run.done = run.done, True
         round.twice |= keeps_graph()
         saved = ticket.take()
-        given = [*saved, *tangents, *halves.backward_numbers(run.sizes)]
+        event = 0
+        with self._lock:
+            if not again:
+                if round.plan is None:
+                    round.note_intact()
+                event = round.begin_backward(run)
+            if round.plan is not None and not round.plan.follows(round):
+                round.plan = None
+        function, given = halves.for_backward(run.sizes, saved, tangents)
         saved.clear()
         if again:
             tangents.clear()
-            return halves.backward(given)  # type: ignore[no-any-return]  # generated
-        with self._lock:
-            event = round.begin_backward(run)
-            if round.plan is not None and not round.plan.follows(round):
-                round.plan = None
-        results: Sequence[Any] = self._run(round, event, halves.backward, given, tangents)
+            return function(given)  # type: ignore[no-any-return]  # generated
+        results: Sequence[Any] = self._run(round, event, function, given, tangents)
         if not round.waiting and (round.script is None or not round.script.put_off(partial(self._end, round))):
             self._end(round)
         return results
@@ -196,7 +203,16 @@ class Group:
             return
         self._trains = True
         unforeseen = round.twice and plan.again is None
-        if plan.watch.end():
+        if round.held_by_script and order not in self._unlent:
+            self._unlent.add(order)
+            message = (
+                "the script holds what one compiled graph hands to the next until the backward pass, so that the step may have taken "
+                "more than was planned: the next step is planned without computing it again; where memory is short, let go of it "
+                "before backward()"
+            )
+            self._tell("held", message)
+            plan.outdated = True
+        elif plan.watch.end():
             report_excess(plan.plan)
             if not unforeseen:
                 self.planner.passed(plan)
@@ -238,7 +254,7 @@ class Group:
         elif round.plan is not None and not round.plan.follows(round):
             round.plan = None
         if round.plan is not None:
-            return round.plan.halves[run.number]
+            return round.plan.halves_of(run)
         if self._impossible is not None and not self._trains:
             raise copy(self._impossible)
         key = run.part, run.sizes
@@ -340,6 +356,9 @@ class Group:
     ) -> StepPlan:
         """Plan a round; see `Planner.make`. The plan takes the place of the old one, or one of its own."""
         order = order_of(passes, events)
+        if order in self._unlent or order in self._twice or next(sharded_groups(), None) is not None:
+            # Under `fully_shard`, the parameters of other parts are not there, or just about to be, while one runs.
+            passes = [replace(one, borrowed={}) for one in passes]
         others = [plan for plan in self.plans if plan.order == order]
         made = self.planner.make(passes, events, others, self._script(order), outside, old, grown, order in self._twice)
         if old in self.plans:

@@ -36,6 +36,14 @@ class Halves:
         """Ready to run at these sizes."""
         return self
 
+    def for_backward(self, sizes: Bindings, saved: list[Any], tangents: list[Any]) -> tuple[Boxed, list[Any]]:
+        """What runs in the backward pass, and with what.
+
+        Args:
+            saved: what the ticket held.
+        """
+        return self.backward, [*saved, *tangents, *self.backward_numbers(sizes)]
+
 
 @dataclass(frozen=True)
 class _CompiledHalves(Halves):
@@ -63,8 +71,8 @@ def halves_of(captured: Captured, steps: Sequence[Step]) -> Halves:
         emitted = emit(captured, captured.fusion.expand(steps), functional=True)
         pair = _compiled(captured, emitted, captured.bindings)
         return _CompiledHalves(
-            _unready,
-            _unready,
+            unready,
+            unready,
             emitted.forward_numbers,
             emitted.backward_numbers,
             pair.added,
@@ -84,5 +92,6 @@ def _compiled(captured: Captured, emitted: Emitted, sizes: Bindings) -> Pair:
     return compile_pair(emitted.forward, emitted.backward, count, number, captured.device, captured.inner.profile)
 
 
-def _unready(arguments: list[Any]) -> Any:
+def unready(arguments: list[Any]) -> Any:
+    """In place of a pass that has another one at its sizes, or in its round."""
     raise CheckmateError("a pass runs before it was compiled for its sizes: please report it")

@@ -23,6 +23,31 @@ from .internals import Boxed, flat_outputs, is_tangent, keeps_graph, mark_boxed,
 from .random import preserved_random_state
 
 
+class Left:
+    """A tensor that a pass has left for later ones, in a box that may be emptied before those who hold it are gone.
+
+    Attributes:
+        full: it is there.
+    """
+
+    def __init__(self, tensor: Any):
+        self.full = True
+        self.tensor = tensor
+        self._version = _version(tensor)
+
+    def take(self, empties: bool) -> Any:
+        """The tensor, for a backward pass.
+
+        Raises:
+            RuntimeError: it was changed in place; as in plain training.
+        """
+        tensor = self.tensor
+        _check(tensor, self._version)
+        if empties:
+            self.full, self.tensor = False, None
+        return tensor
+
+
 class Ticket:
     """What a forward pass left for its backward pass.
 
@@ -34,7 +59,13 @@ class Ticket:
     def __init__(self, run: Any, saved: Sequence[Any]):
         self.run = run
         self.saved: list[Any] | None = list(saved)
-        self._versions = _versions(saved)
+        self._versions = [_version(tensor) for tensor in saved]
+
+    def add(self, left: Left) -> None:
+        """One more thing to hold for the backward pass, if that is still to come."""
+        if self.saved is not None:
+            self.saved.append(left)
+            self._versions.append(0)
 
     def take(self) -> list[Any]:
         """The saved tensors, for a backward pass; they stay only if autograd is to run it again.
@@ -47,20 +78,25 @@ class Ticket:
                 "Trying to backward through the graph a second time: say retain_graph=True in the first backward pass"
             )
         saved = list(self.saved)
-        for tensor, before, now in zip(saved, self._versions, _versions(saved), strict=True):
-            if now != before:
-                raise RuntimeError(
-                    "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
-                    f"shape {list(tensor.shape)} is at version {now}, expected version {before} instead"
-                )
+        for tensor, before in zip(saved, self._versions, strict=True):
+            _check(tensor, before)
         if not keeps_graph():
             self.saved = None
         return saved
 
 
-def _versions(tensors: Sequence[Any]) -> list[int]:
-    """How often each tensor was changed in place so far."""
-    return [x._version if isinstance(x, torch.Tensor) and not x.is_inference() else 0 for x in tensors]
+def _version(tensor: Any) -> int:
+    """How often a tensor was changed in place so far."""
+    return tensor._version if isinstance(tensor, torch.Tensor) and not tensor.is_inference() else 0
+
+
+def _check(tensor: Any, before: int) -> None:
+    now = _version(tensor)
+    if now != before:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
+            f"shape {list(tensor.shape)} is at version {now}, expected version {before} instead"
+        )
 
 
 #: Tickets by number. They live as long as their tensors, or, where the user's hooks replace what autograd saves (offloading), until

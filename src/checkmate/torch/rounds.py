@@ -17,7 +17,7 @@ import torch
 
 from ..planning.parts import Event, Link
 from .halves import Halves
-from .part import Part, Ticket
+from .part import Left, Part, Ticket
 from .script_memory import ScriptMemory
 from .sizes import Bindings
 
@@ -39,6 +39,8 @@ class Run:
         leaves: inputs whose gradients the script keeps. storages: of the inputs that lived before the round.
         given: identities of the storages of all inputs.
         event: number of its forward pass among the events of the round.
+        bytes: of the storages, when it began. stream: of the device, that it runs on.
+        borrowed: inputs that are, as they are, outputs of the runs that they come from; by position the number of the output.
         halves: what is run.
     """
 
@@ -52,6 +54,9 @@ class Run:
         self.leaves: frozenset[int] = frozenset()
         self.storages: tuple[weakref.ref[Any], ...] = ()
         self.given: frozenset[int] = frozenset()
+        self.borrowed: dict[int, int] = {}
+        self.bytes: tuple[int, ...] = ()
+        self.stream = 0
         self.halves: Halves | None = None
         self.event = len(round.events)
         self._ticket: weakref.ref[Ticket] | None = None
@@ -63,12 +68,18 @@ class Run:
         self._ticket = weakref.ref(ticket)
         return ticket
 
+    def add(self, left: Left) -> None:
+        """One more thing that is left for backward passes."""
+        ticket = None if self._ticket is None else self._ticket()
+        if ticket is not None:
+            ticket.add(left)
+
     @property
     def saved(self) -> list[torch.Tensor]:
         """What waits for its backward pass."""
         ticket = None if self._ticket is None else self._ticket()
-        saved = ticket.saved if ticket is not None else None
-        return [x for x in saved or () if isinstance(x, torch.Tensor) and x.layout is torch.strided]
+        saved = [x.tensor if isinstance(x, Left) else x for x in (ticket.saved if ticket is not None else None) or ()]
+        return [x for x in saved if isinstance(x, torch.Tensor) and x.layout is torch.strided]
 
     @property
     def waiting(self) -> bool:
@@ -84,6 +95,9 @@ class Round(Generic[AnyPlan]):
         plan: what the round runs under; None while its order is unknown.
         ended: what it has shown has been noted. twice: a backward pass has kept what it reads, to run once more.
         script: what the script takes between the passes; None where it is not recorded.
+        intact: as far as was looked, what runs were called with was there when other backward passes began.
+        handing: what runs have left for each other, under a plan of stages.
+        held_by_script: what a run has returned was still there when the plan had it computed again.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -92,6 +106,10 @@ class Round(Generic[AnyPlan]):
     ended: bool = False
     twice: bool = False
     script: ScriptMemory | None = None
+    intact: bool = True
+    handing: Any = None
+    held_by_script: bool = False
+    _looks: dict[int, list[Any]] = field(default_factory=dict)  # of the outputs of each run
     _made: dict[int, tuple[weakref.ref[Any], Hashable | Link]] = field(default_factory=dict)
 
     @property
@@ -126,7 +144,21 @@ class Round(Generic[AnyPlan]):
         run.given = frozenset(tensor.untyped_storage()._cdata for tensor in inputs)
         before = [tensor for tensor, source in zip(inputs, run.sources, strict=True) if not isinstance(source, Link)]
         run.storages = tuple(weakref.ref(tensor.untyped_storage()) for tensor in before)
+        run.bytes = tuple(tensor.untyped_storage().nbytes() for tensor in before)
         run.leaves = frozenset(i for i, tensor in enumerate(inputs) if tensor.requires_grad and tensor.is_leaf)
+
+    def note_borrowed(self, run: Run, inputs: Sequence[torch.Tensor], whole: Sequence[bool]) -> None:
+        """Find out which inputs are just what an earlier run has returned: neither seen in another way, nor changed since.
+
+        Args:
+            whole: for each input, the run reads it through this tensor alone, and does not overwrite it.
+        """
+        run.stream = _stream(inputs)
+        for position, (tensor, source) in enumerate(zip(inputs, run.sources, strict=True)):
+            if whole[position] and isinstance(source, Link) and self.runs[source.pair].stream == run.stream:
+                looks = self._looks[source.pair]
+                if (look := _look(tensor)) is not None and look in looks:
+                    run.borrowed[position] = looks.index(look)
 
     def note_outputs(self, run: Run, outputs: Sequence[Any], values: Sequence[int | None]) -> None:
         """Note what a run made, so that later runs that read it are recognised.
@@ -134,14 +166,30 @@ class Round(Generic[AnyPlan]):
         Args:
             values: for each output the value of the part that it lies in.
         """
+        self._looks[run.number] = [None if value is None else _look(x) for x, value in zip(outputs, values, strict=True)]
         for output, value in zip(outputs, values, strict=True):
             if value is not None and isinstance(output, torch.Tensor):
                 storage = output.untyped_storage()
                 self._made[storage._cdata] = (weakref.ref(storage), Link(run.number, value))
 
+    def note_intact(self) -> None:
+        """A backward pass begins: see whether what waiting runs were called with is still there.
+
+        Parameters that are gathered for each pass, and let go in between, are not.
+        """
+        for run in self.runs:
+            if run.waiting:
+                storages = [reference() for reference in run.storages]
+                same = [s is None or s.nbytes() == before for s, before in zip(storages, run.bytes, strict=True)]
+                self.intact &= all(same)
+
     def returned(self) -> list[weakref.ref[Any]]:
         """Storages that the forward passes gave to the script."""
         return [reference for reference, source in self._made.values() if isinstance(source, Link)]
+
+    def alive(self, links: Sequence[Link]) -> set[int]:
+        """Identities of the storages of these outputs, as far as they live."""
+        return {key for key, (reference, source) in self._made.items() if source in links and reference() is not None}
 
     def storages(self) -> set[int]:
         """Identities of what the passes read and returned, as far as it lives."""
@@ -162,6 +210,20 @@ class Round(Generic[AnyPlan]):
         key = (storage._cdata, len(self._made), len(self.events))
         self._made[storage._cdata] = (weakref.ref(storage), key)
         return key
+
+
+def _look(tensor: Any) -> Any:
+    """What tells one tensor of a storage from another, and from itself before it was changed; None where nothing does."""
+    if not isinstance(tensor, torch.Tensor) or tensor.is_inference() or tensor.layout is not torch.strided:
+        return None
+    bits = tensor.is_conj(), tensor.is_neg()
+    place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+    return *place, tensor.dtype, *bits, tensor._version
+
+
+def _stream(tensors: Sequence[torch.Tensor]) -> int:
+    device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
+    return 0 if device is None else torch.cuda.current_stream(device).cuda_stream
 
 
 def within(sizes: Bindings, others: Bindings) -> bool:

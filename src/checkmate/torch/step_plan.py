@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import InvalidSchedule
@@ -13,16 +13,17 @@ from ..planning import Allowance, make_plan, plan_of
 from ..planning.background import BackgroundSearch
 from ..planning.parts import Event, Link, Pair, PartGraph, PartInput
 from ..planning.step_graph import StepGraph, join
-from ..planning.stretches import bytes_before, cut, peak_as_run
+from ..planning.stretches import as_run, bytes_before, cut, lends, peak_as_run
 from ..schedule import simulate
 from .capture import Captured, Profiler
-from .halves import halves_of
+from .halves import Halves, halves_of
 from .options import Options
 from .part import Part
 from .plan import Plan
-from .rounds import Order, Round, within
+from .rounds import Order, Round, Run, within
 from .script_memory import NOTHING, Script
 from .sizes import Bindings
+from .stages import Handing, Stages
 from .watch import Watch
 
 #: A schedule may compute a value again before the part runs that can; as the parts run it, it may take more than it was planned
@@ -35,7 +36,7 @@ class Pass:
     """One run of a part, as it is planned.
 
     Attributes:
-        part: what runs. sizes: at which sizes. sources, leaves, storages: as in `Run`.
+        part: what runs. sizes: at which sizes. sources, leaves, storages, borrowed: as in `Run`.
     """
 
     part: Part
@@ -43,6 +44,7 @@ class Pass:
     sources: tuple[Hashable | Link, ...]
     leaves: frozenset[int]
     storages: tuple[weakref.ref[Any], ...]
+    borrowed: Mapping[int, int] = field(default_factory=dict)
 
 
 def own_storages(passes: Sequence[Pass]) -> set[int]:
@@ -52,13 +54,16 @@ def own_storages(passes: Sequence[Pass]) -> set[int]:
 
 def passes_of(round: Round[Any]) -> list[Pass]:
     """What has run in a round."""
-    return [Pass(run.part, run.sizes, run.sources, run.leaves, run.storages) for run in round.runs]
+    runs = round.runs
+    borrowed = [run.borrowed if round.intact else {} for run in runs]
+    return [Pass(r.part, r.sizes, r.sources, r.leaves, r.storages, b) for r, b in zip(runs, borrowed, strict=True)]
 
 
 def part_graph(captured: Captured) -> PartGraph:
     """A part, as the joining of graphs sees it."""
     inputs = tuple(PartInput(entry.size, entry.readers, entry.gradient) for entry in captured.inputs)
-    part = PartGraph(captured.graph, captured.between, inputs, tuple(captured.returned), tuple(captured.tangents))
+    outputs, tangents = tuple(captured.returned), tuple(captured.tangents)
+    part = PartGraph(captured.graph, captured.between, inputs, outputs, tangents, captured.lendable)
     return part if captured.fusion is None else captured.fusion.part(part)
 
 
@@ -67,7 +72,7 @@ class StepPlan:
 
     Attributes:
         plan: what users see. order, passes, events: what it was made for.
-        halves: for each pass of the round.
+        halves: for each pass of the round. stages: in their place, where passes compute again what other parts have returned.
         watch: measures the first round.
         outdated: it took more than its budget, and is to be made again. captured: the parts at its sizes.
         limit: bytes that the round may take, as its parts run it.
@@ -97,9 +102,14 @@ class StepPlan:
         self._search: _Search | None = None
         self._script = script
         self._sizes = {tuple(one.sizes for one in passes)}  # that it was tried at
-        self.halves = [
-            halves_of(part, steps) for part, steps in zip(captured, cut(joined, plan.schedule.steps, limit), strict=True)
-        ]
+        self.halves: list[Halves] = []
+        self.stages: Stages | None = None
+        run = as_run(joined, plan.schedule.steps, limit)
+        if lends(joined, run):
+            self.stages = Stages(joined, captured, run, [one.borrowed for one in passes])
+        else:
+            schedules = cut(joined, plan.schedule.steps, limit)
+            self.halves = [halves_of(part, steps) for part, steps in zip(captured, schedules, strict=True)]
         self._live = self._before(joined, limit)
         self.watch = Watch(plan, self._live)
 
@@ -111,23 +121,47 @@ class StepPlan:
             begun = {event.pair for event in self.events[:number]}
             unmade = sum(part.beside_inputs for pair, part in enumerate(parts) if pair not in begun)
             ended = {event.pair for event in self.events[:number] if event.backward}
-            more = sum(self.halves[pair].more for pair in begun - ended)
+            more = sum(self.halves[pair].more for pair in begun - ended) if self.halves else 0
             before.append(live - unmade + more + plan.reserved + plan.outside)
         return before
 
     @property
     def compiled_peak(self) -> int:
         """Bytes that the step takes at its peak, everything included, as far as the programs of its passes say; 0 where there are none."""
+        if not self.halves:
+            return 0
         added = [self.halves[event.pair].added[event.backward] for event in self.events]
         peaks = [live + more for live, more in zip(self._live, added, strict=True) if more is not None]
         return max(peaks, default=0)
 
     def follows(self, round: Round[Any]) -> bool:
         """What has run so far in a round agrees with this plan, at sizes that it covers."""
+        if self.stages is not None and not all(map(self._borrows, round.runs)):
+            return False
         return round.order == self.order[: len(round.events)] and (
             all(within(run.sizes, planned.sizes) for run, planned in zip(round.runs, self.passes, strict=False))
             or any(all(run.sizes == known for run, known in zip(round.runs, sizes, strict=False)) for sizes in self._sizes)
         )
+
+    def _borrows(self, run: Run) -> bool:
+        """The run was called with what other runs have returned, where the plan relies on that."""
+        if self.stages is None or run.number >= len(self.passes):
+            return False
+        one = self.passes[run.number]
+        wanted = [position for pair, position in self.stages.lent if pair == run.number]
+        return run.part is one.part and all(
+            run.sources[i] == one.sources[i] and run.borrowed.get(i) == one.borrowed[i] for i in wanted
+        )
+
+    def halves_of(self, run: Run) -> Halves:
+        """What a run of a round that follows this plan runs."""
+        if self.stages is None:
+            return self.halves[run.number]
+        round = run.round
+        if round.handing is None:
+            round.handing = Handing(self.stages, round, lambda: round.plan is self)
+        halves: Halves = round.handing.halves(run)
+        return halves
 
     def replaces(self, other: StepPlan) -> bool:
         """The other one is of the same order at smaller sizes: what runs under it can run under this plan."""
@@ -171,6 +205,8 @@ class StepPlan:
             script: what is known of it now.
         """
         script = self._script if script is None else script
+        if self.stages is not None and any(one.borrowed != own.borrowed for one, own in zip(passes, self.passes, strict=True)):
+            return False
         joined, _ = joined_graph(passes, self.events, profile, script, self.captured)
         try:
             peak = simulate(joined.graph, self.plan.schedule.steps).peak
@@ -252,7 +288,7 @@ def joined_graph(
 
 
 def _joined(captured: Sequence[Captured], passes: Sequence[Pass], events: Sequence[Event], script: Script) -> StepGraph:
-    pairs = [Pair(number, one.sources, one.leaves) for number, one in enumerate(passes)]
+    pairs = [Pair(number, one.sources, one.leaves, frozenset(one.borrowed)) for number, one in enumerate(passes)]
     beside = [script.after(event) for event in range(len(events))]
     return join([part_graph(part) for part in captured], pairs, events, "step", beside)
 
