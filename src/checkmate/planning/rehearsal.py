@@ -28,6 +28,9 @@ _MORE_PLANS = 4
 #: Where the smallest plan takes more than is modelled, one with this part more is tried; nearer than this the budget that is named need not be.
 _A_LITTLE = 16
 
+#: So many plans are tried between a budget that is refused and what a plan took for it.
+_BETWEEN = 3
+
 #: Plans with less room are tried where they may be cheaper by more than this.
 _CHEAPER = 1.05
 
@@ -293,7 +296,7 @@ class Policy(Generic[Candidate]):
     def _that_asks_for_less(self, best: Candidate) -> Candidate:
         """With hardly any room plans can take much more than is modelled; with a little more room less may do."""
         low = self.margins.budget
-        for _ in range(_MORE_PLANS):
+        for _ in range(_BETWEEN):
             if _asks_for(best) <= low + low // _A_LITTLE:
                 break
             middle = (low + _asks_for(best)) // 2
