@@ -17,8 +17,8 @@ from .capture import Captured
 from .functions import changes_something
 from .op_kinds import is_handle, root, tensor_bytes
 
-#: Variables of less than this part of all fixed memory are left out.
-_LITTLE = 1000
+#: Variables of less than this part of all fixed memory are left out; by less than this part of it a budget may be passed for them.
+LITTLE = 1000
 
 
 @dataclass(eq=False)
@@ -105,5 +105,5 @@ def _variables(captured: Captured) -> dict[str, _Variable]:
             for read in map(root, op.inputs):
                 if read.name in former:
                     found[former[read.name]].readers.add(number)
-    least = captured.graph.fixed_memory // _LITTLE
+    least = captured.graph.fixed_memory // LITTLE
     return {name: one for name, one in found.items() if one.size > least and one.change is not None}

@@ -12,7 +12,7 @@ from ..errors import BudgetError, InfeasibleBudget
 from ..planning import Allowance, Options, accelerator_budget, host_budget
 from ..solvers.smallest_budget import least_peak_found
 from .capture import Captured
-from .former_values import FormerValues
+from .former_values import LITTLE, FormerValues
 from .replay import Run, peak_of, replay
 
 
@@ -55,7 +55,8 @@ def make_plan(captured: Captured, options: Options, allowance: Allowance, others
     plan = planning.make_plan(captured.graph, options, allowance, Plan, others)
     plan.runs = replay(captured, plan.schedule.steps)
     peak = peak_of(captured, plan.runs)
-    if any(run.during > allowance.limit and run.outdated for run in plan.runs):
+    too_much = allowance.limit + allowance.limit // LITTLE
+    if any(run.during > too_much and run.outdated for run in plan.runs):
         known = FormerValues(captured)
         try:
             steps = known.of_step(planning.make_plan(known.graph, options, allowance, Plan).schedule.steps)
