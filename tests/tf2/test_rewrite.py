@@ -97,5 +97,5 @@ def test_sums_of_many_terms_are_added_one_after_the_other() -> None:
     sums = [node for node in with_sums(definition) if not node.name.startswith("term")]
     assert [(node.op, node.attr["N"].i) for node in sums] == [("AddN", 9), ("AddN", 4)]
     assert sums[1].name == "sum"
-    assert list(sums[1].input)[0] == sums[0].name
+    assert sums[1].input[0] == sums[0].name
     assert {*sums[0].input, *sums[1].input} == {sums[0].name, *(f"term{number}" for number in range(12))}

@@ -20,7 +20,7 @@ from ..planning.rehearsal_cache import Notebook
 from .calls import find_calls
 from .capture import Captured, capture, planned_ops
 from .execute import Executor
-from .measure import default_device, make_room, measure, watch
+from .measure import default_device, make_room, measure, settle, watch
 from .op_groups import make_groups
 from .options import Options
 from .plan import Plan, automatic_budget, make_plan
@@ -67,12 +67,15 @@ def capture_step(
     traced = trace(function, specs, varying_batch=varying_batch)
     find_calls(traced.ops, tf_environment(default_device()))
     groups = make_groups(traced)
+    wasted = 0
     if to_run is not None:
+        wasted = settle(traced.captured)
         sizes = capture(traced, groups, {op.name: FREE for op in planned_ops(groups)}, name).graph
         plain_peak = sizes.no_recompute_peak
         make_room(min(plain_peak, to_run(plain_peak)))
     measured = partial(progress.count, "measuring ops")
-    return capture(traced, groups, (profile or _profile)(planned_ops(groups), options.cost_model, measured), name)
+    captured = capture(traced, groups, (profile or _profile)(planned_ops(groups), options.cost_model, measured), name)
+    return replace(captured, wasted=wasted)
 
 
 class PlannedStep:
@@ -244,7 +247,7 @@ class _Shaped:
         return executor.plan.budget - self._total(executor, 0)
 
     def _total(self, executor: Executor, added: int) -> int:
-        return added + self.captured.traced.fixed_bytes + executor.plan.reserved
+        return added + self.captured.traced.fixed_bytes + self.captured.wasted + executor.plan.reserved
 
     # --- running it ---
 

@@ -20,7 +20,18 @@ _IN_ONE_GO = 9
 #: A thread that finds one of these ready runs it at once, before anything that takes time.
 _AT_ONCE = frozenset(
     {
-        *("Assign", "AssignVariableOp", "Const", "ExpandDims", "Identity", "NoOp", "ReadVariableOp", "Reshape", "Shape", "Squeeze"),
+        *(
+            "Assign",
+            "AssignVariableOp",
+            "Const",
+            "ExpandDims",
+            "Identity",
+            "NoOp",
+            "ReadVariableOp",
+            "Reshape",
+            "Shape",
+            "Squeeze",
+        ),
         *("_Arg", "_Retval"),
     }
 )
