@@ -367,3 +367,30 @@ def test_variables_that_are_replaced_are_left_room_for(tmp_path: Path, monkeypat
         assert shaped.executor._moving == room
         assert shaped.plan.rehearsed_peak is not None
         assert shaped.plan.rehearsed_peak >= shaped.plan.modelled_peak + 0.9 * room
+
+
+def test_what_variables_take_that_steps_replace_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And given back before a step that would pass its budget; what other tensors take that the user keeps is of no concern then."""
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(EXECUTE, "onednn_is_on", lambda: False)  # ops that overlap take other memory each time
+    settled: list[int] = []
+    settle = STEP.settle
+    monkeypatch.setattr(STEP, "settle", lambda variables: settled.append(settle(variables)) or settled[-1])
+    x = np.random.default_rng(0).normal(size=(512, 512)).astype(np.float32)
+    layers = [keras.layers.Dense(512, activation="relu") for _ in range(4)]
+    model, optimizer = keras.Sequential([keras.Input((512,)), *layers]), keras.optimizers.SGD(0.01, momentum=0.9)
+    step = checkmate.tf2.compile(model, "mse", optimizer, x, x, budget="20.5MiB", time_limit=1, gap=0.05)
+    step(x, x)
+    (shaped,) = step._step._steps.values()
+    before, taken = shaped.plan.measured_peak, len(settled)
+    assert before is not None
+    kept = [tf.zeros([2**19])]
+    step(x, x)
+    assert before + 2**20 < shaped.plan.measured_peak <= shaped.plan.budget
+    assert len(settled) == taken
+    before = shaped.plan.measured_peak
+    kept.append(tf.zeros([2**22]))
+    step(x, x)
+    assert len(settled) == taken + 1
+    assert shaped.plan.measured_peak == before
+    del kept

@@ -123,14 +123,19 @@ class Executor:
         return uncounted(self.captured, self.plan.schedule.steps, peak_of(self.captured, self.plan.runs))
 
     @cached_property
-    def _moving(self) -> int:
-        """Bytes by which steps may take more than rehearsals, which change no variables: a variable that is replaced by its next value,
-        as those of momentum are, lies elsewhere after each step, in a block that is up to twice as large, and so do the holes that
-        it leaves. The waste of many variables adds up as chance does.
-        """
+    def replaced(self) -> list[int]:
+        """Bytes of each variable that a step replaces by its next value, as those of momentum are. It lies elsewhere after each step, in a
+        block that is up to twice as large."""
         least = SMALL if counts_small_blocks(default_device()) else SMALL_BLOCK
-        replaced = [tensor_bytes(run.op.inputs[1]) for run in self.plan.runs if run.op.type == "AssignVariableOp"]
-        return isqrt(sum(min(size, _MOST_WASTE) ** 2 for size in replaced if size >= least))
+        sizes = [tensor_bytes(run.op.inputs[1]) for run in self.plan.runs if run.op.type == "AssignVariableOp"]
+        return [size for size in sizes if size >= least]
+
+    @cached_property
+    def _moving(self) -> int:
+        """Bytes by which steps may take more than rehearsals, which change no variables: those that are replaced, and the holes that they
+        leave, lie in larger blocks. The waste of many variables adds up as chance does.
+        """
+        return isqrt(sum(min(size, _MOST_WASTE) ** 2 for size in self.replaced))
 
     @cached_property
     def _least(self) -> int:
