@@ -186,7 +186,13 @@ class Watch:
         self._reset_by_all(device)
 
     def move_in(self, owner: Any) -> None:
-        """Variables that lie outside of the allocator's memory, as first values may, move there."""
+        """Variables that lie outside of the allocator's memory, as first values may, move there.
+
+        They may get larger blocks there than they need. So they stay where they are if as much has been made as they take.
+        """
+        counted = sum(size for size in map(tensor_bytes, owner.variables) if size >= _COUNTED)
+        if _in_use() - self._start >= counted:
+            self._moved.update(map(id, owner.variables))
         for one in owner.variables:
             if id(one) not in self._moved:
                 self._moved.add(id(one))

@@ -38,6 +38,7 @@ class Rehearsal:
     def __init__(self, takes: Callable[[int], int | None]):
         self.takes = takes
         self.margins: list[int] = []
+        self.budgets: list[int] = []
         self.rehearsed: list[int] = []
         self.made: list[Made] = []
         self.better: list[Made] = []
@@ -45,6 +46,7 @@ class Rehearsal:
 
     def make(self, budget: int, margin: int, *, again: bool) -> Made:
         self.margins.append(margin)
+        self.budgets.append(budget)
         self.made.append(Made(make(margin, budget), again))
         return self.made[-1]
 
@@ -136,6 +138,7 @@ def test_below_the_minimum_the_budget_that_is_named_was_tried_out(more: int) -> 
         chosen.choose()
     assert caught.value.proven_minimum == least.proven_minimum
     named = caught.value.smallest_found
+    assert stage.budgets.count(least.proven_minimum - 500) == 1, "a search that names the least budget is made once"
     assert 1 <= len(stage.rehearsed) <= 2
     assert 1.02 * (least.smallest_found + more) <= named, "a real step may take more than one that was tried out"
     assert named <= 1.04 * (least.smallest_found + more)
@@ -151,6 +154,25 @@ def test_a_refusal_names_the_least_that_is_known() -> None:
     with pytest.raises(checkmate.InfeasibleBudget) as caught:
         chosen.choose()
     assert 5000 < caught.value.smallest_found <= 5000 * 1.15
+
+
+def test_a_refusal_names_no_more_than_another_does() -> None:
+    """Plans under less than 6500 take half as much again: that is far above this budget, and far below what they take."""
+    stage, chosen = policy(lambda margin: BUDGET // 2)
+    stage.takes_under = lambda budget, more: more if budget < 6500 else 0
+    chosen.margins.budget = 5000
+    with pytest.raises(checkmate.InfeasibleBudget) as caught:
+        chosen.choose()
+    assert 6500 < caught.value.smallest_found <= 6500 * 1.11
+
+
+def test_where_the_least_budget_is_as_modelled_one_plan_is_tried_out() -> None:
+    """It takes all of the budget; with more room it would ask for more."""
+    least = checkmate.minimum_budget(GRAPH)
+    stage, chosen = policy(lambda margin: 0, least.proven_minimum - 500)
+    with pytest.raises(checkmate.InfeasibleBudget):
+        chosen.choose()
+    assert len(stage.rehearsed) == 1
 
 
 def test_the_next_process_gives_the_same_answer() -> None:

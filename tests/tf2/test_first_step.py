@@ -49,12 +49,15 @@ def counted(monkeypatch: pytest.MonkeyPatch, *watched: tuple[Any, str]) -> Count
 
 
 def test_trying_out_goes_on_between_steps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """When time is up the schedule was tried out with ops one by one; ways in which they overlap are tried later, one at a time."""
+    """When time is up the schedule was tried out with ops one by one; ways in which they overlap are tried later, one at a time.
+
+    The budget leaves room for whatever ops take that overlap, which is a matter of chance.
+    """
     monkeypatch.setattr(STEP, "_clock", itertools.count(0, 100).__next__)
     calls = counted(monkeypatch, (EXECUTE.Executor, "_rehearse"))
     case = CASES["conv"]()
     model, optimizer = case.make(), case.optimizer()
-    settings = {"budget": "90%", "time_limit": 2, "gap": 0.05, "plan_seconds": 60, "progress": True}
+    settings = {"budget": "130%", "time_limit": 2, "gap": 0.05, "plan_seconds": 60, "progress": True}
     step = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, **settings)
     said = [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()]
     assert said[0] == "tracing the step"

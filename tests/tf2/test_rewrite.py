@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from checkmate.tf2.keras_step import training_step
+from checkmate.tf2.sums import with_sums
 from checkmate.tf2.trace import Traced, trace
 from tf2_models import CASES, identical, state
 
@@ -64,3 +65,37 @@ def test_sums_of_large_tensors_stay_sums() -> None:
     kinds = {op.type for op in trace(step, [tf.TensorSpec((4096, 4096))]).ops}
     assert "AddN" in kinds
     assert "TemporaryVariable" not in kinds
+
+
+def test_terms_of_sums_of_large_tensors_are_added_as_plain_training_adds_them() -> None:
+    """Each as soon as it is there, in whatever order the script names them."""
+    variable = tf.Variable(np.ones((4096, 1), np.float32))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        first = tf.exp(x * variable)
+        second = tf.tanh(first)
+        third = tf.sin(second)
+        return tf.reduce_max(tf.add_n([third, second, first]))
+
+    (total,) = (op for op in trace(step, [tf.TensorSpec((4096, 4096))]).ops if op.type == "AddN")
+    assert [term.op.type for term in total.inputs] == ["Exp", "Tanh", "Sin"]
+
+
+def test_sums_of_many_terms_are_added_one_after_the_other() -> None:
+    """The kernel of AddN would add the tenth term and those behind it by themselves before."""
+    end = tf.compat.v1.NodeDef(name="sum", op="DestroyTemporaryVariable", input=["zeros"])
+    end.attr["T"].type = tf.float32.as_datatype_enum
+    definition = tf.compat.v1.GraphDef()
+    definition.node.add(name="variable", op="TemporaryVariable")
+    definition.node.add(name="zero", op="Const")
+    definition.node.add(name="zeros", op="Assign", input=["variable", "zero"])
+    for number in range(12):
+        definition.node.add(name=f"term{number}", op="_Arg")
+        definition.node.add(name=f"adding{number}", op="AssignAdd", input=["zeros", f"term{number}"])
+        end.input.append(f"^adding{number}")
+    definition.node.append(end)
+    sums = [node for node in with_sums(definition) if not node.name.startswith("term")]
+    assert [(node.op, node.attr["N"].i) for node in sums] == [("AddN", 9), ("AddN", 4)]
+    assert sums[1].name == "sum"
+    assert sums[1].input[0] == sums[0].name
+    assert {*sums[0].input, *sums[1].input} == {sums[0].name, *(f"term{number}" for number in range(12))}

@@ -25,8 +25,11 @@ _NOISE = 200
 #: Where there is no more room to be had, so many plans with less room are tried.
 _MORE_PLANS = 4
 
-#: Where the smallest plan takes more than is modelled, one with this part more is tried.
+#: Where the smallest plan takes more than is modelled, one with this part more is tried; nearer than this the budget that is named need not be.
 _A_LITTLE = 16
+
+#: So many plans are tried between a budget that is refused and what a plan took for it.
+_BETWEEN = 3
 
 #: Plans with less room are tried where they may be cheaper by more than this.
 _CHEAPER = 1.05
@@ -238,9 +241,11 @@ class Policy(Generic[Candidate]):
             return self._rehearser.make(margins.budget, margins.margin, again=True)
         try:
             self._first = self._rehearser.make(margins.budget, margins.margin, again=False)
-        except InfeasibleBudget:
-            if not margins.margin:
-                raise
+        except InfeasibleBudget as error:
+            least = error.smallest_found - margins.margin
+            if not margins.margin or margins.budget < error.proven_minimum <= least:
+                # Nothing left free would not help either: the search that named the least budget would only be made once more.
+                raise InfeasibleBudget(margins.budget, error.proven_minimum, least) from None
             margins.margin = 0  # nobody knows yet whether it is needed
             self._first = self._rehearser.make(margins.budget, 0, again=False)
         return self._first
@@ -273,16 +278,11 @@ class Policy(Generic[Candidate]):
         Args:
             best: of the plans that passed the budget.
         """
-        # With a budget in view a search proves no more than that it cannot be met.
-        proven = max(error.proven_minimum, self._notebook.proven_minimum())
-        budget = self.margins.budget
-        if best is None:
-            # What plans were seen to take beyond the model is of no concern in `error` where there are none.
-            best = self._smallest(error.smallest_found)
-        elif _rehearsed(best) > budget + budget // _A_LITTLE:
-            # With hardly any room plans can take much more than is modelled; with a little more room less may do.
-            rivals = [best, self._smallest(budget + budget // _A_LITTLE)]
-            best = min((one for one in rivals if one is not None), key=_asks_for)
+        budget, proven = self.margins.budget, error.proven_minimum
+        if proven <= budget + 1:  # with a budget in view a search proves no more than that it cannot be met
+            proven = max(proven, self._notebook.proven_minimum())
+        # What plans were seen to take beyond the model is of no concern in `error` where there are none.
+        best = self._smallest(error.smallest_found) if best is None else self._that_asks_for_less(best)
         if best is None:
             return Refusal(proven, error.smallest_found)
         plan, peak = best.plan, best.plan.rehearsed_peak
@@ -293,18 +293,38 @@ class Policy(Generic[Candidate]):
         self._notebook.remember(named, self._outcome(best).with_margin(plan.margin + named - plan.budget))
         return Refusal(proven, named)
 
+    def _that_asks_for_less(self, best: Candidate) -> Candidate:
+        """With hardly any room plans can take much more than is modelled; with a little more room less may do."""
+        low = self.margins.budget
+        for _ in range(_BETWEEN):
+            if _asks_for(best) <= low + low // _A_LITTLE:
+                break
+            middle = (low + _asks_for(best)) // 2
+            made = self._tried_out(middle)
+            if made is not None and _asks_for(made) < _asks_for(best):
+                best = made
+            else:
+                low = middle
+        return best
+
     def _smallest(self, budget: int) -> Candidate | None:
         """Of plans for about the least budget that was found, the one that takes least when it is tried out."""
         found: list[Candidate] = []
         for more in (0, budget // _A_LITTLE):
-            made = self._with_budget(budget + more)
+            made = self._tried_out(budget + more)
             if made is None:
                 continue
-            made.plan.rehearsed_peak = self._rehearser.rehearse(made, whole=True)
             found.append(made)
-            if made.plan.rehearsed_peak is None or within(made.plan, made.plan.rehearsed_peak):
-                break
+            if made.plan.rehearsed_peak is None or _asks_for(made) <= budget + budget // _A_LITTLE:
+                break  # one with more room asks for no less
         return min(found, key=_asks_for, default=None)
+
+    def _tried_out(self, budget: int) -> Candidate | None:
+        """A plan for this budget or, where that is too small, a little more."""
+        made = self._with_budget(budget)
+        if made is not None:
+            made.plan.rehearsed_peak = self._rehearser.rehearse(made, whole=True)
+        return made
 
     def _with_budget(self, budget: int) -> Candidate | None:
         for _ in range(_MORE_PLANS):

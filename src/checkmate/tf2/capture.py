@@ -17,12 +17,17 @@ from .trace import Traced, is_fixed
 
 @dataclass(eq=False)
 class Captured:
-    """A step, ready for planning: op i of `graph` is `groups[i]`; costs are by the name of the op."""
+    """A step, ready for planning: op i of `graph` is `groups[i]`; costs are by the name of the op.
+
+    Attributes:
+        wasted: bytes by which blocks of the memory pool are larger than the variables that lie in them.
+    """
 
     traced: Traced
     groups: list[OpGroup]
     costs: Mapping[str, OpCost]
     graph: Graph
+    wasted: int = 0
 
 
 def planned_ops(groups: Sequence[OpGroup]) -> list[tf.Operation]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from functools import cached_property
 from itertools import product
+from math import isqrt
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +20,7 @@ from .eager import EagerProgram
 from .emit import can_run_dry, emit, original
 from .internals import onednn_is_on, without_graph_rewriting
 from .measure import counts_memory, counts_small_blocks, default_device, measure, zeros_outside
-from .op_kinds import CALLS, CHOICES
+from .op_kinds import CALLS, CHOICES, SMALL, SMALL_BLOCK, tensor_bytes
 from .overlap import overlapping
 from .plan import Plan
 from .priority import prioritized
@@ -44,6 +45,9 @@ _UNSEEN = 20
 #: They are tried out so many times as often as others at least, and up to so many times where that takes no more than these seconds:
 #: one step in fifty may well take 10% more than the others.
 _OFTEN, _MOST_OFTEN, _SECONDS = 2, 10, 3.0
+
+#: Bytes: TensorFlow's pool cuts a free block in two where so much or more would be left over.
+_MOST_WASTE = 128 * 2**20
 
 #: Where ops run one by one, so many times at most.
 _IN_TURN = 4
@@ -117,6 +121,21 @@ class Executor:
         if counts_small_blocks(default_device()):
             return 0
         return uncounted(self.captured, self.plan.schedule.steps, peak_of(self.captured, self.plan.runs))
+
+    @cached_property
+    def replaced(self) -> list[int]:
+        """Bytes of each variable that a step replaces by its next value, as those of momentum are. It lies elsewhere after each step, in a
+        block that is up to twice as large."""
+        least = SMALL if counts_small_blocks(default_device()) else SMALL_BLOCK
+        sizes = [tensor_bytes(run.op.inputs[1]) for run in self.plan.runs if run.op.type == "AssignVariableOp"]
+        return [size for size in sizes if size >= least]
+
+    @cached_property
+    def _moving(self) -> int:
+        """Bytes by which steps may take more than rehearsals, which change no variables: those that are replaced, and the holes that they
+        leave, lie in larger blocks. The waste of many variables adds up as chance does.
+        """
+        return isqrt(sum(min(size, _MOST_WASTE) ** 2 for size in self.replaced))
 
     @cached_property
     def _least(self) -> int:
@@ -209,7 +228,7 @@ class Executor:
                 for batch in _batches(inputs, *rounds):
                     with measure() as seen:
                         kept.append(self._call(function, batch))
-                    taken = (seen.added or 0) - unmade + self._left_out + self.uncounted
+                    taken = (seen.added or 0) - unmade + self._left_out + self.uncounted + self._moving
                     most, least, unmade = max(most, taken), min(least or taken, taken), 0
                     if not whole and (most > limit or (most <= enough_below and not self.overlaps)):
                         break

@@ -113,7 +113,7 @@ def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
 def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.v1.GraphDef | None:
     """The graph that TensorFlow would run for a concrete function: calls inlined, placed on devices, rewritten.
 
-    Rewriting that is to save memory is left out: it comes with ops that cannot be repeated, for sums in an order of their own.
+    Of the rewriting that is to save memory only that of sums is done, see `sums`: what moves tensors to the host and back cannot be repeated.
 
     TensorFlow makes it when the function is called first, and hands it out with its statistics. The call is cancelled before
     it starts, so that nothing runs.
@@ -132,7 +132,7 @@ def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.
     context.enable_graph_collection()
     try:
         try:
-            with cancellation.CancellationManagerContext(cancelled), _without_memory_rewriting():
+            with cancellation.CancellationManagerContext(cancelled), _without_swapping():
                 # Not by calling `function`, which would collect where each op was made in order to say it in the error.
                 call_function(function.name.decode(), [*arguments, *function.captured_inputs], len(function.outputs))
         except tf.errors.CancelledError:
@@ -190,10 +190,10 @@ def without_graph_rewriting() -> AbstractContextManager[None]:
     return _calls_with(config)
 
 
-def _without_memory_rewriting() -> AbstractContextManager[None]:
+def _without_swapping() -> AbstractContextManager[None]:
     options = eager_context.context().function_call_options
     config = tf.compat.v1.ConfigProto.FromString(options.config_proto_serialized)
-    config.graph_options.rewrite_options.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
+    config.graph_options.rewrite_options.memory_optimization = rewriter_config_pb2.RewriterConfig.SCHEDULING_HEURISTICS
     return _calls_with(config)
 
 

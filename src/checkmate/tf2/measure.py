@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from .internals import onednn_is_on
-from .op_kinds import SMALL
+from .internals import onednn_is_on, variable_bytes, variable_type
+from .op_kinds import SMALL, SMALL_BLOCK
 
 #: Bytes: what TensorFlow asks of the address of a tensor.
 _ALIGNED = 64
@@ -92,6 +94,50 @@ def exact_blocks(largest: int) -> Iterator[None]:
             taken.append(block)
         del block
     yield
+
+
+def settle(variables: Iterable[Any]) -> int:
+    """Have variables lie in blocks of the memory pool of the CPU that are as large as they are, as far as the pool has such blocks.
+
+    A variable keeps the block that its first value was put into, which the pool may have given out whole though it was nearly twice as
+    large, or a place outside of the pool. That would be there in every step, and no rehearsal would show it.
+
+    Args:
+        variables: their handles, and whatever else.
+
+    Returns:
+        Bytes by which the blocks are larger than the variables. Variables of so few bytes that they are not counted are left out.
+    """
+    device = default_device()
+    if device != "CPU:0" or not counts_memory(device):
+        return 0
+    least = SMALL if counts_small_blocks(device) else SMALL_BLOCK
+    found = {id(handle): (variable_bytes(handle), handle) for handle in variables if variable_type(handle) is not None}
+    large = sorted((one for one in found.values() if one[0] >= least), key=itemgetter(0))  # none fits where a smaller one was
+    if not large:
+        return 0
+    wasted = 0
+    taken: list[tf.Tensor] = []
+    for size, handle in large:
+        with suppress(tf.errors.OpError):  # it has no value yet, or there is no room
+            value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable_type(handle))
+            wasted += _waste(size, taken)
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.raw_ops.DeepCopy(x=value))
+            del value
+    return wasted
+
+
+def _waste(size: int, taken: list[tf.Tensor]) -> int:
+    """Bytes by which the next block for so many bytes will be larger. Free blocks for which it would be too many are taken away first,
+    those among them that variables have left."""
+    while True:
+        before = bytes_in_use()
+        block = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
+        waste = bytes_in_use() - before - size
+        if waste < _ODD or len(taken) >= _MOST_HOLES:
+            return max(0, waste)
+        taken.append(block)
+        del block
 
 
 def outside(array: np.ndarray, dtype: tf.DType) -> tf.Tensor:

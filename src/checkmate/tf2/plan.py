@@ -1,19 +1,18 @@
-"""What TensorFlow adds to a plan: its peak is found op by op, and outputs are computed once where that takes less."""
+"""What TensorFlow adds to a plan: its peak is found op by op, and where former values of variables take too much they are planned for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
 from .. import planning
 from ..errors import BudgetError, InfeasibleBudget
-from ..graph import Graph
 from ..planning import Allowance, Options, accelerator_budget, host_budget
+from ..solvers.smallest_budget import least_peak_found
 from .capture import Captured
-from .op_kinds import root
+from .former_values import LITTLE, FormerValues
 from .replay import Run, peak_of, replay
 
 
@@ -56,23 +55,25 @@ def make_plan(captured: Captured, options: Options, allowance: Allowance, others
     plan = planning.make_plan(captured.graph, options, allowance, Plan, others)
     plan.runs = replay(captured, plan.schedule.steps)
     peak = peak_of(captured, plan.runs)
-    if peak > allowance.limit:
-        with suppress(InfeasibleBudget):
-            steps = planning.make_plan(_with_outputs_once(captured), options, allowance, Plan).schedule.steps
+    too_much = allowance.limit + allowance.limit // LITTLE
+    if any(run.during > too_much and run.outdated for run in plan.runs):
+        known = FormerValues(captured)
+        try:
+            steps = known.of_step(planning.make_plan(known.graph, options, allowance, Plan).schedule.steps)
+        except InfeasibleBudget as error:
+            if peak > allowance.total - allowance.reserved:  # with nothing left free either
+                raise _too_small(captured, known, options, allowance, error) from None
+        else:
             if (other := peak_of(captured, runs := replay(captured, steps))) < peak:
                 plan.schedule, plan.runs, peak = replace(plan.schedule, steps=steps), runs, other
     plan.modelled_peak = peak + allowance.reserved
     return plan
 
 
-def _with_outputs_once(captured: Captured) -> Graph:
-    """The graph for a schedule that computes the outputs of the step once.
-
-    A schedule may drop the prediction of the model and compute it again at the very end, when the variables have changed. What
-    they were would still be read then and take memory, as a `Graph` cannot say.
-    """
-    kept = {root(tensor).op.name for tensor in captured.traced.outputs}
-    once = [any(op.name in kept for op in group.ops) for group in captured.groups]
-    graph = captured.graph
-    ops = [replace(op, recomputable=op.recomputable and not o) for op, o in zip(graph.ops, once, strict=True)]
-    return Graph(ops, graph.values, graph.fixed_memory, graph.name)
+def _too_small(
+    captured: Captured, known: FormerValues, options: Options, allowance: Allowance, error: InfeasibleBudget
+) -> InfeasibleBudget:
+    """The error for a budget that is met only without a thought to former values of variables."""
+    best, _ = least_peak_found(known.graph, options.order)
+    named = min(error.smallest_found, best.peak + allowance.taken)
+    return InfeasibleBudget(allowance.total, captured.graph.min_working_set + allowance.reserved, named)

@@ -16,6 +16,7 @@ import tensorflow as tf
 from .internals import copy_handle_data, is_stateful_type, replace_input, rewritten_graph
 from .measure import zeros_outside
 from .op_kinds import counts_elements
+from .sums import with_sums
 
 #: Loops and branches ...
 _WHOLE = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"})
@@ -55,7 +56,7 @@ def rewritten(function: Any, argument_count: int) -> Rewritten | None:
     results: dict[int, str] = {}
     kept = tf.compat.v1.GraphDef(versions=definition.versions, library=definition.library)
     passing = {node.name: node.op in _PASSED_ON or is_stateful_type(node.op) for node in definition.node}
-    for node in definition.node:
+    for node in with_sums(definition):
         if node.op == "_Arg":
             places[node.name] = node.attr["index"].i
         elif node.op == "_Retval":

@@ -20,7 +20,7 @@ from ..planning.rehearsal_cache import Notebook
 from .calls import find_calls
 from .capture import Captured, capture, planned_ops
 from .execute import Executor
-from .measure import default_device, make_room, measure, watch
+from .measure import bytes_in_use, default_device, make_room, measure, settle, watch
 from .op_groups import make_groups
 from .options import Options
 from .plan import Plan, automatic_budget, make_plan
@@ -67,12 +67,15 @@ def capture_step(
     traced = trace(function, specs, varying_batch=varying_batch)
     find_calls(traced.ops, tf_environment(default_device()))
     groups = make_groups(traced)
+    wasted = 0
     if to_run is not None:
+        wasted = settle(traced.captured)
         sizes = capture(traced, groups, {op.name: FREE for op in planned_ops(groups)}, name).graph
         plain_peak = sizes.no_recompute_peak
         make_room(min(plain_peak, to_run(plain_peak)))
     measured = partial(progress.count, "measuring ops")
-    return capture(traced, groups, (profile or _profile)(planned_ops(groups), options.cost_model, measured), name)
+    captured = capture(traced, groups, (profile or _profile)(planned_ops(groups), options.cost_model, measured), name)
+    return replace(captured, wasted=wasted)
 
 
 class PlannedStep:
@@ -160,6 +163,8 @@ class _Shaped:
         self.owner = owner
         self.passed: int | None = None  # bytes that the last step took above the budget
         self.warned: set[str] = set()
+        self._in_use = 0  # bytes when variables were settled
+        self._most_added = 0  # bytes that a step added under the present executor
         self._began = self._trial_began = _clock()
         with PlanningProgress(owner.name, owner.options.progress) as self._progress:
             self._plan(specs, margin)
@@ -244,7 +249,7 @@ class _Shaped:
         return executor.plan.budget - self._total(executor, 0)
 
     def _total(self, executor: Executor, added: int) -> int:
-        return added + self.captured.traced.fixed_bytes + executor.plan.reserved
+        return added + self.captured.traced.fixed_bytes + self.captured.wasted + executor.plan.reserved
 
     # --- running it ---
 
@@ -259,12 +264,14 @@ class _Shaped:
         if first:
             self.executor.prepare()
         unmade = self.executor.unmade
-        most = (self.plan.measured_peak or 0) - self._total(self.executor, self.executor.uncounted)
+        grown = self._grown(first)
+        most = (self.plan.measured_peak or 0) - self._total(self.executor, self.executor.uncounted + grown)
         with measure() if first else watch(default_device(), most) as seen:
             results = self.executor.run(flat)
         self.executor.measured = True
         if seen.added is not None:
-            self._check(self._total(self.executor, seen.added - unmade + self.executor.uncounted))
+            self._most_added = max(self._most_added, seen.added - unmade)
+            self._check(self._total(self.executor, seen.added - unmade + self.executor.uncounted + grown))
         elif first:
             self._warn(
                 "TensorFlow counts no memory on this device, so the plan's peak cannot be checked: import checkmate.tf2 before "
@@ -272,6 +279,24 @@ class _Shaped:
             )
         self.plan.executions += 1
         return self.captured.traced.pack(results)
+
+    def _grown(self, first: bool) -> int:
+        """Bytes that variables take beyond their sizes since steps replaced them. Where that may pass the budget they are settled again.
+
+        Args:
+            first: the executor has not run yet.
+        """
+        executor, wasted = self.executor, self.captured.wasted
+        if not executor.replaced:
+            return 0
+        # More than that is not of training.
+        grown = 0 if first else min(sum(executor.replaced), max(0, bytes_in_use() - self._in_use))
+        if first:
+            self._most_added = 0
+        if first or self._total(executor, self._most_added + executor.uncounted + grown) > executor.plan.budget:
+            grown = max(0, settle(self.captured.traced.captured) - wasted)
+            self._in_use = bytes_in_use() + executor.unmade - grown
+        return grown
 
     def _check(self, peak: int) -> None:
         """What a step took at its peak is noted; above the budget it is said, and something is done about it."""
