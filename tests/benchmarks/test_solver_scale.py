@@ -61,12 +61,12 @@ def test_fuzz_notices_a_wrong_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     true_force = fuzz.brute_force
     with monkeypatch.context() as patched:
         patched.setattr(fuzz, "brute_force", lambda *arguments: (true_force(*arguments) or 0.0) - 1.0)
-        wrong = [fuzz.check(("graph", seed), 0.0, 5.0)[1] for seed in range(3)]
+        wrong = [fuzz.check(("graph", seed), 0.0, 5.0, in_place=False)[1] for seed in range(3)]
         assert any(text is not None and "above" in text for text in wrong)
     with monkeypatch.context() as patched:
         patched.setattr(fuzz, "bounds_alone", lambda *_: [(1e9, "bad proof")])
         patched.setattr(fuzz, "SETTINGS", [("greedy", "given", 0, 1.0)])
-        wrong = [fuzz.check(("step", seed), 0.0, 2.0)[1] for seed in range(3)]
+        wrong = [fuzz.check(("step", seed), 0.0, 2.0, in_place=False)[1] for seed in range(3)]
         assert any(text is not None and "bad proof" in text and "above the cost" in text for text in wrong)
     counts: Counter[str] = Counter()
     monkeypatch.setattr(fuzz, "GRACE", -5.0)
