@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,18 @@ def test_a_schedule_is_found_again(directory: Path, calls: list[object]) -> None
     assert again.summary() == first.summary()
     assert again.steps == first.steps
     assert len(calls) == 1
+
+
+def test_another_network_of_the_same_ops_gets_the_same_plan_under_its_own_names(directory: Path, calls: list[object]) -> None:
+    def called(name: str) -> checkmate.Graph:
+        graph = training_chain(12)
+        return checkmate.Graph([replace(op, layer=name) for op in graph.ops], graph.values, graph.fixed_memory, graph.name)
+
+    first, again = (solve_cached(called(name), 70, **OPTIONS) for name in ("mine", "yours"))
+    assert len(calls) == 1
+    assert again.steps == first.steps
+    assert {op.layer for op in again.graph.ops} == {"yours"}
+    assert not any(b"mine" in file.read_bytes() for file in directory.iterdir())
 
 
 def test_another_problem_is_solved(directory: Path, calls: list[object]) -> None:

@@ -85,7 +85,7 @@ def first_cached(graph: Graph, budget: int, **options: Any) -> tuple[Schedule, b
 
 
 def _key(graph: Graph, budget: int, options: dict[str, Any]) -> str:
-    return json.dumps([__version__, graph.to_dict(), budget, options], sort_keys=True)
+    return json.dumps([__version__, graph.to_dict(layers=False), budget, options], sort_keys=True)
 
 
 def written(schedule: Schedule) -> dict[str, Any]:
