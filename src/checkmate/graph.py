@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +315,12 @@ class Graph:
     def __repr__(self) -> str:
         peak = format_bytes(self.no_recompute_peak)
         return f"Graph({self.name!r}, {self.num_ops} ops, {self.num_values} values, no-recompute peak {peak})"
+
+
+def common_layer(layers: Iterable[str]) -> str:
+    """The innermost layer that all these are in, by their paths; "" if there is none."""
+    levels = zip(*(layer.split(".") for layer in layers), strict=False)
+    return ".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
 
 
 def _op_to_dict(op: Op, layers: bool) -> dict[str, Any]:

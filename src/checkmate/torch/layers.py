@@ -10,12 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
 
 import torch
 from torch import fx
 
-from ..graph import Graph
+from ..graph import Graph, common_layer
 from ..planning.parts import PartGraph
 from .sizes import storage_key
 
@@ -59,7 +58,7 @@ class Layers:
         """
         meta, key = node.meta, "nn_module_stack" if phase == "forward" else "fwd_nn_module_stack"
         if phase == "backward" and key not in meta and "nn_module_stack" not in meta:
-            layer = _common([self._known[source] for source in node.all_input_nodes if source in self._known])
+            layer = common_layer([self._known[source] for source in node.all_input_nodes if source in self._known])
         else:
             layer = self._innermost(meta.get(key) or meta.get("nn_module_stack") or {})
         self._known[node] = layer
@@ -124,8 +123,3 @@ def _without_common_end(one: str, other: str) -> tuple[str, str]:
 def _relative(expression: str) -> str:
     path = _ITEM.sub(r".\1", _ROOT.sub("", expression))
     return _WRAPPER.sub("", path).removeprefix(".")
-
-
-def _common(layers: list[str]) -> str:
-    levels = zip(*(layer.split(".") for layer in layers), strict=False)
-    return ".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
