@@ -333,3 +333,14 @@ class Schedule:
         from .report.page import write_report
 
         write_report(self, path)
+
+    def trace_events(self, path: str | os.PathLike[str], unit: str | None = None) -> None:
+        """Write what is computed when, and the memory it takes, as a trace for ui.perfetto.dev and chrome://tracing.
+
+        Args:
+            unit: of the costs: "seconds", or another such as "FLOPs", of which 10**12 are shown as one second. None: seconds, unless
+                they add up to more than a day.
+        """
+        from .report.trace_events import write_trace_events
+
+        write_trace_events(self, path, unit)

@@ -132,6 +132,27 @@ def test_report_of_a_saved_schedule(graph_file: str, tmp_path: Path, capsys: pyt
     assert sum(one["times"] for one in figures["recomputed"]) == schedule.num_recomputations > 0
 
 
+def test_report_with_a_trace(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, traced = tmp_path / "r.html", tmp_path / "t.json"
+    arguments = ["report", graph_file, "--budget", "60%", "-o", str(page), "--trace", str(traced)]
+    assert cli.main(arguments) == 0
+    assert f"wrote {page}" in (text := capsys.readouterr().out) and f"wrote {traced}" in text
+    events = json.loads(traced.read_text())["traceEvents"]
+    assert {event["name"] for event in events if event["ph"] == "C"} >= {"memory of this schedule", "budget"}
+    assert cli.main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["trace"] == str(traced)
+    assert cli.main([*arguments[:-1], graph_file]) == 2
+    assert "it is also read" in error_line(capsys.readouterr().err)
+    assert cli.main([*arguments[:-1], str(page)]) == 2
+    assert "have the same name" in error_line(capsys.readouterr().err)
+
+
+def test_the_trace_of_a_network_says_what_its_costs_are(tmp_path: Path) -> None:
+    traced = tmp_path / "t.json"
+    assert cli.main(["report", "vgg16", "-o", str(tmp_path / "r.html"), "--trace", str(traced), "--quiet"]) == 0
+    assert json.loads(traced.read_text())["otherData"]["time"] == "a cost of 1e+12 multiply-adds is shown as one second"
+
+
 def test_report_without_a_budget(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", graph_file, "-o", str(tmp_path / "r.html"), "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)

@@ -65,6 +65,9 @@ def report(options: argparse.Namespace, interrupts: Interrupts) -> bool:
     from ..report.page import write_report
 
     check_output(options.output, options.graph, options.schedule)
+    check_output(options.trace, options.graph, options.schedule)
+    if options.trace is not None and options.trace.absolute() == options.output.absolute():
+        raise BadUsage("the page and the trace have the same name: give --trace another")
     check_picture("schedule.png")
     live = Live(options.quiet)
     source = find_source(options, interrupts, live, [options.budget])
@@ -84,17 +87,20 @@ def report(options: argparse.Namespace, interrupts: Interrupts) -> bool:
         schedule = without_recomputation(graph)
     interrupts.finishing()
     write_report(schedule, options.output)
+    if options.trace is not None:
+        schedule.trace_events(options.trace, source.unit)
     peak = at_peak(schedule)
     if options.json:
         rows = [asdict(one) for one in recomputed(schedule)]
-        print_json({**schedule.summary(), "at_peak": asdict(peak), "recomputed": rows, "page": str(options.output)})
+        traced = {} if options.trace is None else {"trace": str(options.trace)}
+        print_json({**schedule.summary(), "at_peak": asdict(peak), "recomputed": rows, "page": str(options.output), **traced})
     elif not options.quiet:
         when = f", while {named(peak.op)} runs; the largest:" if peak.op else ""
         show_figures(
             f"{named(graph.name)}: peak {with_bytes(schedule.peak)}{when}",
             [(f"{format_bytes(one.size):>11}", f"{named(one.name)} ({one.kind})") for one in peak.holdings[:_SHOWN]],
         )
-        show_written([options.output])
+        show_written([options.output] if options.trace is None else [options.output, options.trace])
     return True
 
 

@@ -176,6 +176,7 @@ def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="the page (default: report.html)"
     )
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="a trace as well, for ui.perfetto.dev or chrome://tracing")
     search = parser.add_argument_group("the search, with --budget")
     _add_search(search, 60.0, "seconds; then the search ends with the best schedule so far")
     _add_output(parser)
