@@ -196,7 +196,8 @@ def test_the_names_of_a_run_are_those_of_the_owners_of_its_parameters() -> None:
     assert with_own_layers(part, [10, 11, None, None], {}) is part
 
 
-def test_a_sum_of_gradients_comes_from_what_its_terms_have_in_common() -> None:
+def test_where_a_sum_of_gradients_comes_from() -> None:
+    """From what its terms have in common, or from the block around the one that came last if the other came from outside."""
     graph = torch.fx.Graph()
     layers = Layers({})
 
@@ -206,9 +207,22 @@ def test_a_sum_of_gradients_comes_from_what_its_terms_have_in_common() -> None:
             made.meta["fwd_nn_module_stack"] = {"1": (f"L['self'].{path}", nn.Module)}
         return made
 
-    a, b, c = node("h.3.mlp.up"), node("h.3.attention"), node("h.2")
-    assert [layers.of(one, "backward") for one in (a, b, c)] == ["h.3.mlp.up", "h.3.attention", "h.2"]
-    some = node(None, a, b)
-    assert layers.of(some, "backward") == "h.3"
-    assert layers.of(node(None, some, c), "backward") == "h"
+    terms = [node(path) for path in ("out", "h.3.mlp.up", "h.3.norm", "h.2.mlp", "h.2", "h.1.q", "h.1.k")]
+    for one in terms:
+        layers.of(one, "backward")
+    out, up, norm, mlp, block, query, key = terms
+    sums = [(out, up), (up, norm), (out, norm), (norm, mlp), (mlp, block), (norm, block), (query, key), (key, query), (key, out)]
+    assert [layers.of(node(None, *terms), "backward") for terms in sums] == [
+        *("h.3.mlp", "h.3", "h.3", "h.2", "h.2", "h.2", "h.1", "h.1", "h.1")
+    ]
+    assert layers.of(node(None, out), "backward") == "out"
     assert layers.of(node(None), "backward") == ""
+
+
+def test_sums_of_gradients_of_a_residual_network_belong_to_its_blocks() -> None:
+    model = Net()
+    graph = checkmate.torch.capture(model, torch.randn(2, 4), cost_model="flops")
+    sums = [op.layer for op in graph.ops if op.phase == "backward" and op.name.startswith("add")]
+    assert sums == ["heads.main.0", "heads.main.0", "blocks.1", "blocks.0"], (
+        "weight and bias of the module that runs twice come first"
+    )

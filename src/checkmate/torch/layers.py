@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -48,21 +48,34 @@ class Layers:
     def __init__(self, names: Names, nodes: Iterable[fx.Node] = ()):
         self._names = names
         self._known: dict[fx.Node, str] = {}
+        self._places: dict[fx.Node, int] = {}
+        self._holding: set[str] = set()  # layers with others inside
         stacks = (node.meta.get("nn_module_stack") for node in nodes)
         self._home = next((home for stack in stacks if stack and (home := self._home_by(stack)) is not None), "")
 
     def of(self, node: fx.Node, phase: str) -> str:
         """The innermost module that the node, or for the backward pass its forward op, comes from; "": none below the model itself.
 
-        A sum of gradients comes from what all those have in common that are added up.
+        A sum of gradients comes from what all those have in common that are added up, but from no more than the module that calls the
+        one whose gradient came last: gradients from outside of that came in through what it returns.
         """
         meta, key = node.meta, "nn_module_stack" if phase == "forward" else "fwd_nn_module_stack"
         if phase == "backward" and key not in meta and "nn_module_stack" not in meta:
-            layer = common_layer([self._known[source] for source in node.all_input_nodes if source in self._known])
+            layer = self._of_sum([source for source in node.all_input_nodes if source in self._known])
         else:
             layer = self._innermost(meta.get(key) or meta.get("nn_module_stack") or {})
         self._known[node] = layer
+        self._places[node] = len(self._places)
+        self._holding.update(_around(layer))
         return layer
+
+    def _of_sum(self, terms: Sequence[fx.Node]) -> str:
+        if not terms:
+            return ""
+        common = common_layer(self._known[term] for term in terms)
+        last = self._known[max(terms, key=self._places.__getitem__)]
+        caller = last if last in self._holding else last.rpartition(".")[0]
+        return common if _is_in(common, caller) else caller
 
     def _innermost(self, stack: Stack) -> str:
         for key, (expression, _) in reversed(list(stack.items())):
@@ -110,6 +123,16 @@ def with_own_layers(part: PartGraph, read: Sequence[int | None], owners: Mapping
     inside = re.compile(rf"^{re.escape(was)}(?=\.|$)")
     ops = [replace(op, layer=inside.sub(lambda _: now, op.layer)) for op in graph.ops]
     return replace(part, graph=Graph(ops, graph.values, graph.fixed_memory, graph.name))
+
+
+def _around(layer: str) -> Iterator[str]:
+    while layer:
+        layer = layer.rpartition(".")[0]
+        yield layer
+
+
+def _is_in(layer: str, other: str) -> bool:
+    return not other or f"{layer}.".startswith(f"{other}.")
 
 
 def _without_common_end(one: str, other: str) -> tuple[str, str]:
