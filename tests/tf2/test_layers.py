@@ -78,6 +78,35 @@ def test_which_scope_was_asked_for_which_name() -> None:
     assert scopes_of(tf.Graph()).layer_of("net/a/MatMul") == ""
 
 
+def test_scopes_that_are_opened_by_their_whole_path() -> None:
+    """So does tf_keras."""
+    scopes = Scopes("net", {"net", "a", "b"})
+    assert scopes.opened_as("net/a/b") == ("net", "a", "b")
+    scopes.asked["net_1"] = ("net",)
+    assert scopes.opened_as("net_1/a") == ("net", "a")
+    assert [scopes.layer_of(name) for name in ("net/a/b/MatMul", "net/a/MatMul", "net_1/a/x/y", "net_2/a/x")] == [
+        "a.b",
+        "a",
+        "a",
+        "",
+    ]
+
+
+def test_training_with_fit() -> None:
+    """In Keras 3 and in tf_keras."""
+    tf_keras = pytest.importorskip("tf_keras")
+    for library in (keras, tf_keras):
+        dense = [library.layers.Dense(256, activation="relu", name=name) for name in ("one", "two", "three")]
+        model = library.Sequential([library.Input((256,)), *dense])
+        model.compile("sgd", "mse")
+        checkmate.tf2.prepare(model, budget="1GiB", cost_model="flops")
+        x = np.ones((256, 256), np.float32)
+        model.fit(x, x, batch_size=256, epochs=1, verbose=0)
+        ops = checkmate.tf2.plans(model)[0].graph.ops
+        assert {op.layer for op in ops} - {""} == {"one", "two", "three"}
+        assert {op.layer for op in ops if "/Relu" in op.name} == {"one", "two", "three"}
+
+
 def test_outside_of_a_trace_nothing_is_noted() -> None:
     note_layers(keras.Sequential([], name="net"))
     assert Scopes().layer_of("net/a/MatMul") == ""

@@ -34,6 +34,13 @@ class Scopes:
     layers: set[str] = field(default_factory=set)
     asked: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def opened_as(self, path: str) -> tuple[str, ...]:
+        """What a scope was asked for that is opened by its whole path."""
+        if path not in self.asked:
+            around, _, name = path.rpartition("/")
+            self.asked[path] = (*(self.opened_as(around) if around else ()), name)
+        return self.asked[path]
+
     def layer_of(self, name: str) -> str:
         """The innermost layer that the op of this name comes from, with the layers that it is in before it, by dots; "" if none is
         known."""
@@ -75,8 +82,8 @@ def _noting(scopes: Scopes, open_scope: Callable[..., Any]) -> Callable[..., Any
         with open_scope(name) as scope:
             if not name:
                 around = ()
-            elif name.endswith("/"):  # a scope that was there before is opened again
-                around = scopes.asked.get(name[:-1], ())
+            elif name.endswith("/"):  # the whole path, as tf_keras does; or a scope is opened again
+                around = scopes.opened_as(name[:-1])
             else:
                 around = (*around, *name.split("/"))
                 scopes.asked[scope.rstrip("/")] = around
