@@ -7,6 +7,7 @@ of computations, one of the layers that they belong to, and counters of memory.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from ..text import named
 _MOST_SECONDS = 1e5
 #: Of costs that are no seconds, so many are one second.
 _PER_SECOND = 1e12
-#: Nanoseconds that a trace may take: far below what the viewers can count.
-_MOST_NANOSECONDS = 1e17
+#: Nanoseconds that a trace may take: each of them is a floating-point number, and so is its thousandth, near enough.
+_MOST_NANOSECONDS = 1e15
 
 _PROCESS, _COMPUTATIONS, _LAYERS = 1, 1, 2
 #: Names of colours that Chrome's viewer knows; Perfetto goes by the name of the event.
@@ -127,8 +128,14 @@ def _titles(schedule: Schedule, scale: str) -> Iterator[dict[str, Any]]:
         yield {"name": "thread_sort_index", "ph": "M", "pid": _PROCESS, "tid": thread, "args": {"sort_index": thread}}
 
 
+def _microseconds(nanoseconds: int) -> float:
+    """A number that gives the nanoseconds again, also to a reader who rounds down: slices that touch must not overlap."""
+    time = nanoseconds / 1000
+    return time if int(time * 1000) == nanoseconds else math.nextafter(time, math.inf)
+
+
 def _slice(name: str, thread: int, begin: int, end: int, category: str, **more: Any) -> dict[str, Any]:
-    times = {"ts": begin / 1000, "dur": (end - begin) / 1000}
+    times = {"ts": _microseconds(begin), "dur": _microseconds(end - begin)}
     return {"name": name, "ph": "X", "cat": category, "pid": _PROCESS, "tid": thread, **times, **more}
 
 
@@ -165,7 +172,7 @@ def _layers(graph: Graph, runs: Sequence[_Run]) -> Iterator[dict[str, Any]]:
     def close(depth: int, end: int) -> None:
         while len(open_slices) > depth:
             _, begin, place = open_slices.pop()
-            found[place]["dur"] = (end - begin) / 1000
+            found[place]["dur"] = _microseconds(end - begin)
 
     for run in runs:
         op = graph.ops[run.op]
@@ -187,7 +194,7 @@ def _counters(schedule: Schedule, runs: Sequence[_Run]) -> Iterator[dict[str, An
     """Bytes. What the step takes without recomputation stands where the same op is computed for the first time."""
 
     def at(time: int, name: str, size: int) -> dict[str, Any]:
-        return {"name": name, "ph": "C", "pid": _PROCESS, "tid": 0, "ts": time / 1000, "args": {"bytes": size}}
+        return {"name": name, "ph": "C", "pid": _PROCESS, "tid": 0, "ts": _microseconds(time), "args": {"bytes": size}}
 
     plain = schedule.graph.no_recompute_profile
     end = runs[-1].end if runs else 0
