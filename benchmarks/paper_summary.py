@@ -123,10 +123,9 @@ def _times(rows: Iterable[Row]) -> list[dict[str, Any]]:
         mine = sorted(mine, key=lambda row: row["ops"])
         done = [(row["ops"], row["took"]) for row in mine if row["done"]]
         failed = next((row["ops"] for row in mine if not row["done"]), None)
-        hour = None if failed is None else hour_at(done)
-        result.append(
-            {"family": family, "method": method, "points": done, "failed": failed, "limit": mine[0]["seconds"], "hour": hour}
-        )
+        limit = mine[0]["seconds"]
+        hour = None if failed is None else hour_at(done, failed, limit)
+        result.append({"family": family, "method": method, "points": done, "failed": failed, "limit": limit, "hour": hour})
     return result
 
 

@@ -38,12 +38,14 @@ class InfeasibleBudget(CheckmateError):
         budget: the budget asked for, in bytes.
         proven_minimum: no schedule exists below this many bytes (proven).
         smallest_found: the smallest budget, in bytes, for which a schedule was found.
+        schedule: that one, a `Schedule`, in an error of `checkmate.solve`; else None.
     """
 
     def __init__(self, budget: int, proven_minimum: int, smallest_found: int, message: str | None = None):
         self.budget = budget
         self.proven_minimum = proven_minimum
         self.smallest_found = smallest_found
+        self.schedule: Any = None
         if message is None:
             why = "is below the proven minimum" if budget < proven_minimum else "was not met by any schedule found"
             message = (

@@ -50,6 +50,36 @@ def test_a_schedule_is_found_again(directory: Path, calls: list[object]) -> None
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize("how", [solve_cached, plan_cache.first_cached])
+def test_a_budget_that_an_error_named_is_met_at_once(how: Any, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = training_chain(12)
+    options: dict[str, Any] = {"gap": 0.5, "time_limit": 5.0, "order": "given", "method": "auto", "seed": 0}
+    with pytest.raises(checkmate.InfeasibleBudget) as caught:
+        how(graph, graph.min_working_set - 1, **options)
+    assert caught.value.schedule is not None
+    assert caught.value.schedule.peak == caught.value.smallest_found
+    began: list[checkmate.Schedule | None] = []
+
+    def solve(*arguments: Any, start: checkmate.Schedule | None = None, **options: Any) -> checkmate.Schedule:
+        began.append(start)
+        return checkmate.solve(*arguments, start=start, **options)
+
+    monkeypatch.setattr(plan_cache, "solve", solve)
+    monkeypatch.setattr(plan_cache, "first_schedule", lambda *_, **__: None)
+    found = how(graph, caught.value.smallest_found, **options)
+    schedule = found if isinstance(found, checkmate.Schedule) else found[0]
+    assert [start is not None and start.peak for start in began] == [caught.value.smallest_found]
+    assert schedule.peak <= caught.value.smallest_found
+
+
+def test_the_schedule_of_least_memory_is_kept(directory: Path) -> None:
+    graph = training_chain(12)
+    plain = checkmate.solve(graph, "100%")
+    for kept in (plain, checkmate.solve(graph, 70, time_limit=5), plain):
+        plan_cache._keep_least(kept)
+    assert plan_cache._solved(graph, 80, None, {"time_limit": 0.0, "gap": 1e9}).peak <= 70
+
+
 def test_another_network_of_the_same_ops_gets_the_same_plan_under_its_own_names(directory: Path, calls: list[object]) -> None:
     def called(name: str) -> checkmate.Graph:
         graph = training_chain(12)
@@ -60,6 +90,7 @@ def test_another_network_of_the_same_ops_gets_the_same_plan_under_its_own_names(
     assert again.steps == first.steps
     assert {op.layer for op in again.graph.ops} == {"yours"}
     assert not any(b"mine" in file.read_bytes() for file in directory.iterdir())
+    assert plan_cache._least_key(called("mine"), "given") == plan_cache._least_key(called("yours"), "given")
 
 
 def test_another_problem_is_solved(directory: Path, calls: list[object]) -> None:

@@ -111,9 +111,9 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
         checkmate.tf2.compile(case.make(), case.loss, case.optimizer(), case.x, case.y, **options)
 
 
-def test_half_of_the_time_is_for_the_first_schedule() -> None:
-    assert checkmate.tf2.Options.read({"time_limit": 30}).search_seconds == 30
-    chosen = checkmate.tf2.Options.read({"time_limit": 30, "plan_seconds": 10})
+def test_a_quarter_of_the_time_is_for_the_first_schedule() -> None:
+    assert checkmate.tf2.Options.read({"time_limit": 15}).search_seconds == 15
+    chosen = checkmate.tf2.Options.read({"time_limit": 15, "plan_seconds": 20})
     assert chosen.search_seconds == 5
     assert "plan_seconds" not in chosen.about(), "what was found is of use however long it was waited for"
 

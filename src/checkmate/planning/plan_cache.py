@@ -10,12 +10,14 @@ from ..graph import Graph
 from ..schedule import OPTIMAL_GAP, Compute, Free, Schedule
 from ..solvers import first_schedule, solve
 from ..solvers.interface.running_search import interrupting
+from ..solvers.smallest_budget import UNITS, least_peak_found, schedule_of
 from ..version import __version__
 from .cache_files import load, store
 
 _KIND = "plan"
-#: Of schedules to begin with, while better ones are searched for; of proofs that there is none, as [proven minimum, smallest found].
-_FIRST_KIND, _NONE_KIND = "first", "none"
+#: Of schedules to begin with, while better ones are searched for; of proofs that there is none, as [proven minimum, smallest found]; and
+#: of schedules of least peak: who is told to ask for a budget need not wait for another one.
+_FIRST_KIND, _NONE_KIND, _LEAST_KIND = "first", "none", "least"
 
 _WORTH_SECONDS = 0.5  # schedules found sooner than this are found again
 #: For a schedule to begin with; any will do where that does not bring one.
@@ -40,8 +42,7 @@ def solve_cached(
     found = read(load(_KIND, key), graph, budget)
     if found is not None:
         return found
-    with interrupting():
-        schedule = solve(graph, budget, start=start, **options)
+    schedule = _solved(graph, budget, start, options)
     if keep_always or schedule.solve_seconds >= _WORTH_SECONDS:
         store(_KIND, key, written(schedule))
     return schedule
@@ -75,13 +76,45 @@ def first_cached(graph: Graph, budget: int, **options: Any) -> tuple[Schedule, b
                 raise InfeasibleBudget(budget, proven, found)
         try:
             with interrupting():
-                first = first_schedule(graph, budget, **quick) or solve(graph, budget, **{**options, "gap": _ANY_GAP})
+                first = first_schedule(graph, budget, **quick)
+            first = first or _solved(graph, budget, None, {**options, "gap": _ANY_GAP})
         except InfeasibleBudget as error:
             if budget < error.proven_minimum:  # that nothing was found may have been for lack of time
                 store(_NONE_KIND, key, [error.proven_minimum, error.smallest_found])
             raise
         store(_FIRST_KIND, key, written(first))
     return first, first.gap <= max(options["gap"], OPTIMAL_GAP)
+
+
+def least_cached(graph: Graph, order: str, seconds: float) -> int:
+    """The least peak in bytes that is found in about so many seconds, or fewer; its schedule is kept to begin with."""
+    found, _ = least_peak_found(graph, order, units=min(UNITS, seconds))  # a unit takes about a second
+    _keep_least(schedule_of(graph, found, order))
+    return found.peak
+
+
+def _solved(graph: Graph, budget: int, start: Schedule | None, options: dict[str, Any]) -> Schedule:
+    """`checkmate.solve`, which begins with the schedule of least peak if one is known that fits and there is no other."""
+    if start is None and options.get("method", "auto") == "auto" and budget < graph.no_recompute_peak:
+        start = read(load(_LEAST_KIND, _least_key(graph, options.get("order", "given"))), graph, budget)
+    try:
+        with interrupting():
+            return solve(graph, budget, start=start, **options)
+    except InfeasibleBudget as error:
+        if error.schedule is not None:
+            _keep_least(error.schedule)
+        raise
+
+
+def _keep_least(schedule: Schedule) -> None:
+    """Keep it, unless one of less peak is kept."""
+    key = _least_key(schedule.graph, schedule.order)
+    if read(load(_LEAST_KIND, key), schedule.graph, schedule.peak - 1) is None:
+        store(_LEAST_KIND, key, written(schedule))
+
+
+def _least_key(graph: Graph, order: str) -> str:
+    return json.dumps([__version__, graph.to_dict(layers=False), order], sort_keys=True)
 
 
 def _key(graph: Graph, budget: int, options: dict[str, Any]) -> str:

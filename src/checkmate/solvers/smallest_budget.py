@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import Contradiction
 from ..graph import Graph
-from ..schedule import simulate, steps_from_sequence
+from ..schedule import Schedule, simulate, steps_from_sequence
 from .interface.work_limits import Limits, Work, eviction, exact_search, sets_of_values
 from .representation.compile_clock import search_clock
 
@@ -53,6 +53,11 @@ def proven_minimum(graph: Graph, at_most: int) -> int:
     from .representation.graph_arrays import problem_of
 
     return least_peak_bound(problem_of(graph), at_most - 1)
+
+
+def schedule_of(graph: Graph, least: Evaluation, order: str) -> Schedule:
+    """What `least_peak_found` found, with the peak as its budget. Nothing is proven of its cost."""
+    return Schedule(graph, steps_from_sequence(graph, least.sequence), least.peak, "auto", graph.ideal_cost, order)
 
 
 def least_peak_found(

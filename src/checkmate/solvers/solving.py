@@ -15,7 +15,7 @@ from .default.warm_start import begin_with, sequence_of
 from .interface.running_search import Progress, Search, check_seed
 from .registry import methods, run
 from .representation.compile_clock import NOTE, search_clock
-from .smallest_budget import UNITS, least_peak_found
+from .smallest_budget import UNITS, least_peak_found, schedule_of
 
 if TYPE_CHECKING:
     from .representation.decoding import Evaluation
@@ -169,4 +169,6 @@ def _infeasible(search: Search, least: Evaluation, proven: int, method: str = "a
             f"method {method!r} found no schedule under {format_bytes(search.budget)} ({search.budget} bytes), but there are "
             f"some, down to {format_bytes(least.peak)} ({least.peak} bytes): use method 'auto'"
         )
-    return InfeasibleBudget(search.budget, proven, least.peak, message)
+    error = InfeasibleBudget(search.budget, proven, least.peak, message)
+    error.schedule = schedule_of(search.graph, least, search.order)
+    return error

@@ -44,8 +44,8 @@ class Options(planning.Options):
 
     @property
     def search_seconds(self) -> float:
-        """The first schedule is sought for so long: the rest of `plan_seconds` is for tracing and for trying it out."""
-        return min(self.time_limit, self.plan_seconds / 2)
+        """The first schedule is sought for so long: the rest of `plan_seconds` is for tracing, for trying it out, and for other schedules."""
+        return min(self.time_limit, self.plan_seconds / 4)
 
     def about(self) -> dict[str, Any]:
         """What the schedules for a budget depend on."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 from .. import planning
 from ..errors import BudgetError, InfeasibleBudget
 from ..planning import Allowance, Options, accelerator_budget, host_budget
-from ..solvers.smallest_budget import least_peak_found
+from ..planning.plan_cache import least_cached
 from .capture import Captured
 from .former_values import LITTLE, FormerValues
 from .replay import Run, peak_of, replay
@@ -74,6 +74,6 @@ def _too_small(
     captured: Captured, known: FormerValues, options: Options, allowance: Allowance, error: InfeasibleBudget
 ) -> InfeasibleBudget:
     """The error for a budget that is met only without a thought to former values of variables."""
-    best, _ = least_peak_found(known.graph, options.order)
-    named = min(error.smallest_found, best.peak + allowance.taken)
+    least = least_cached(known.graph, options.order, options.time_limit)
+    named = min(error.smallest_found, least + allowance.taken)
     return InfeasibleBudget(allowance.total, captured.graph.min_working_set + allowance.reserved, named)
