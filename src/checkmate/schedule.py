@@ -328,11 +328,15 @@ class Schedule:
 
         plot_schedule(self, path)
 
-    def report(self, path: str | os.PathLike[str]) -> None:
-        """Write one HTML page on where the memory goes and what is computed again (needs the extra `plot`)."""
+    def report(self, path: str | os.PathLike[str], others: Iterable[Schedule] = ()) -> None:
+        """Write one HTML page on where the memory goes, what is computed again, and what other budgets would cost.
+
+        Args:
+            others: schedules of the same graph under other budgets: the page draws their overheads and bounds as a curve.
+        """
         from .report.page import write_report
 
-        write_report(self, path)
+        write_report(self, path, others)
 
     def trace_events(self, path: str | os.PathLike[str], unit: str | None = None) -> None:
         """Write what is computed when, and the memory it takes, as a trace for ui.perfetto.dev and chrome://tracing.
