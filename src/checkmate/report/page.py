@@ -78,14 +78,16 @@ def _checked(schedule: Schedule, others: Iterable[Schedule]) -> list[Schedule]:
 def page(schedule: Schedule, others: Sequence[Schedule] = ()) -> str:
     """The text of the page."""
     graph = schedule.graph
-    if schedule.num_recomputations:
+    found = page_data(schedule, others)
+    has_plain = found["plain"] is not None
+    if has_plain:
         plain = at_peak(without_recomputation(graph))
         peaks = [_held("without recomputation", plain), _held("under this schedule", at_peak(schedule))]
     else:
         peaks = [_held("", at_peak(schedule))]
     templates = Environment(loader=FileSystemLoader(_STATIC), autoescape=True, undefined=StrictUndefined)
     # Inside a script element nothing is escaped; it ends at the first "</script".
-    data = json.dumps(page_data(schedule, others), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    data = json.dumps(found, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     scripts = "\n".join((_STATIC / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     return templates.get_template(_PAGE).render(
         name=named(graph.name),
@@ -93,7 +95,7 @@ def page(schedule: Schedule, others: Sequence[Schedule] = ()) -> str:
         tiles=_tiles(schedule),
         figures=_figures(schedule),
         peaks=peaks,
-        has_plain=bool(schedule.num_recomputations),
+        has_plain=has_plain,
         has_ops=bool(graph.num_ops),
         backward=any(op.phase == "backward" for op in graph.ops),
         budget=None if schedule.budget is None else format_bytes(schedule.budget),

@@ -55,7 +55,7 @@ function curveView() {
     }
     const middle = MARGIN.left + (width - MARGIN.left - MARGIN.right) / 2;
     picture.append(svg("text", { x: middle, y: CURVE_HEIGHT - 6, "text-anchor": "middle" }, "budget"));
-    picture.append(svg("text", { x: MARGIN.left - 8, y: 11, "text-anchor": "end" }, "more"));
+    picture.append(svg("text", { x: 0, y: 11 }, "more computing"));
   }
 
   /** A bound at one budget holds at all smaller ones. */
@@ -77,7 +77,7 @@ function curveView() {
     const made = [svg("circle", { class: one.kind, cx: left, cy: level, r: one.kind === "this" ? 6.5 : 4.5 }, svg("title", {}, text))];
     if (one.kind !== "other") {
       const end = left > width / 2;
-      made.push(svg("text", { class: "label", x: left + (end ? -10 : 10), y: level - 10, "text-anchor": end ? "end" : "start" },
+      made.push(svg("text", { class: "label", x: left + (end ? -10 : 10), y: level - (one.kind === "plain" ? 16 : 10), "text-anchor": end ? "end" : "start" },
         `${one.label}, ${percent(one.overhead - 1)}`));
     }
     return made;

@@ -60,12 +60,12 @@ function showAgain(op) {
 const GROUPS = ["fixed", "forward", "backward", "workspace"];
 const MOST_CHILDREN = 40;
 
-/** The groups that an op is in, each a name and what stands before it: parts of its layer, or where there is none of its name. */
+/** The groups that an op is in, each a name and what stands before it: the parts of its layer, or its name without its number. */
 function pathOf(op) {
   const layer = layerOf(op);
-  const text = layer || data.ops.name[op].replace(data.ops.backward[op] ? /^grad_/ : /^$/, "");
-  const parts = [...text.matchAll(/[./]/.test(layer) ? /([./]*)([^./]+)/g : /([._/]*)([^._/]+)/g)].map((found) => [found[2], found[1]]);
-  return layer ? parts : parts.slice(0, -1);
+  const text = layer || data.ops.name[op].replace(/_\d+$/, "");
+  const part = layer && !/[./]/.test(layer) ? /(_*)([^_]+)/g : /([./]*)([^./]+)/g; // Keras: conv5_block3_out
+  return [...text.matchAll(part)].map((found) => [found[2], found[1]]);
 }
 
 function node(name, before = "") {
@@ -136,9 +136,12 @@ function layersView() {
     if (one.leaf) return element("div", { class: "leaf row" }, ...cells);
     const inside = element("div", { class: "inside" });
     const details = element("details", {}, element("summary", { class: "row" }, ...cells), inside);
-    details.addEventListener("toggle", () => {
-      if (details.open && !inside.firstChild) inside.append(...children(one));
-    });
+    const open = () => inside.firstChild || inside.append(...children(one));
+    details.addEventListener("toggle", () => details.open && open());
+    if (Math.max(one.total.plan, one.total.plain) > most / 2) {
+      details.open = true; // what fills most says nothing before it is open
+      open();
+    }
     return details;
   }
 
