@@ -1,7 +1,7 @@
 """The pictures of the report's page in report.md: `python docs/report_figures.py`.
 
 The networks are those of transformers in their full size, made of tensors without data, on the device model of an A100. Needs
-transformers and a Chromium on the path. Pictures differ a little between machines, so nothing checks that they are up to date.
+transformers, Pillow and a Chromium on the path. Pictures differ a little between machines, so nothing checks that they are up to date.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import transformers
+from PIL import Image, ImageChops
 from torch._subclasses import FakeTensorMode
 
 import checkmate
@@ -23,9 +24,9 @@ from checkmate.report.page_data import even_budgets
 
 FIGURES = Path(__file__).parent / "figures"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-WIDTH = 1240
-#: Which sections of the page a picture has, the picture's height, and its colours.
-PICTURES = {"gpt2": ("-n+2", 1800, "light"), "resnet50": ("n+3", 1830, "dark")}
+WIDTH, HEIGHT = 1240, 3000
+#: Which sections of the page a picture has, and its colours.
+PICTURES = {"gpt2": ("-n+2", "light"), "resnet50": ("n+3", "dark")}
 
 
 def gpt2() -> tuple[Any, torch.Tensor, Any, str]:
@@ -57,16 +58,30 @@ def report(make: Any) -> str:
     return page(schedule, others)
 
 
-def photograph(text: str, target: Path, sections: str, height: int, theme: str) -> None:
+def photograph(text: str, target: Path, sections: str, theme: str) -> None:
     """Write a picture of some sections of the page, the first of the children of `main` not among them."""
     browser = next(filter(None, map(shutil.which, BROWSERS)))
-    style = f"section:not(:nth-of-type({sections})) {{ display: none }} footer {{ display: none }}"
-    text = text.replace('<html lang="en">', f'<html lang="en" data-theme="{theme}">', 1).replace("</style>", f"{style}</style>", 1)
+    style = f"section:not(:nth-of-type({sections})), section:last-of-type, footer {{ display: none }}"
+    text = text.replace('<html lang="en">', f'<html lang="en" data-theme="{theme}">', 1).replace(
+        "</style>", f"{style}</style>", 1
+    )
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "page.html").write_text(text, encoding="utf-8")
-        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}/profile"]
-        command += [f"--window-size={WIDTH},{height}", "--virtual-time-budget=2000", f"--screenshot={target.absolute()}"]
+        command = [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            f"--user-data-dir={folder}/profile",
+        ]
+        command += [f"--window-size={WIDTH},{HEIGHT}", "--virtual-time-budget=2000", f"--screenshot={target.absolute()}"]
         subprocess.run([*command, (Path(folder) / "page.html").as_uri()], check=True, capture_output=True)
+    with Image.open(target) as picture:
+        whole = picture.convert("RGB")
+    background = Image.new("RGB", whole.size, whole.getpixel((0, 0)))
+    bottom = ImageChops.difference(whole, background).getbbox()[3]
+    whole.crop((0, 0, WIDTH, bottom + 24)).quantize(192).save(target, optimize=True)
 
 
 def main() -> None:

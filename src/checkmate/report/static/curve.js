@@ -1,6 +1,7 @@
 // Overhead against budget: schedules that were found, and what no schedule can have.
 
 const CURVE_HEIGHT = 320;
+const LABEL = 180; // pixels that the longest name of a point takes
 
 function svg(tag, attributes, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -18,13 +19,14 @@ function curveView() {
   const [from, to] = [Math.max(0, low - 0.08 * reach), high + 0.06 * reach];
   const most = 1.15 * Math.max(0.01, ...points.map((one) => one.overhead - 1));
 
+  const inner = (width) => width - MARGIN.left - MARGIN.right;
+
   function draw() {
     const width = place.clientWidth;
     if (!width || place.dataset.width === `${width}`) return;
     place.dataset.width = width;
-    const inner = width - MARGIN.left - MARGIN.right;
     const height = CURVE_HEIGHT - MARGIN.top - MARGIN.bottom;
-    const x = (budget) => MARGIN.left + ((budget - from) / (to - from)) * inner;
+    const x = (budget) => MARGIN.left + ((budget - from) / (to - from)) * inner(width);
     const y = (more) => MARGIN.top + height * (1 - clamp(more / most, 0, 1));
     const picture = svg("svg", { viewBox: `0 0 ${width} ${CURVE_HEIGHT}`, width, height: CURVE_HEIGHT, role: "img",
       "aria-label": "overhead against budget; the table below has the numbers" });
@@ -53,7 +55,7 @@ function curveView() {
       text.append(`${Number(tick.toPrecision(6))} ${unit}`);
       picture.append(text);
     }
-    const middle = MARGIN.left + (width - MARGIN.left - MARGIN.right) / 2;
+    const middle = MARGIN.left + inner(width) / 2;
     picture.append(svg("text", { x: middle, y: CURVE_HEIGHT - 6, "text-anchor": "middle" }, "budget"));
     picture.append(svg("text", { x: 0, y: 11 }, "more computing"));
   }
@@ -71,13 +73,23 @@ function curveView() {
     return svg("polygon", { class: "impossible", points: corners.map(([budget, more]) => `${x(budget)},${y(more)}`).join(" ") });
   }
 
+  /** On the line through the points. */
+  function overheadAt(budget) {
+    const next = points.findIndex((one) => one.budget >= budget);
+    if (next <= 0) return points[Math.max(0, next)].overhead;
+    const [one, other] = [points[next - 1], points[next]];
+    return one.overhead + ((budget - one.budget) / (other.budget - one.budget)) * (other.overhead - one.overhead);
+  }
+
   function marker(one, x, y, width) {
     const [left, level] = [x(one.budget), y(one.overhead - 1)];
     const text = `${one.label}: ${bytes(one.budget)}, ${percent(one.overhead - 1)} more computing`;
     const made = [svg("circle", { class: one.kind, cx: left, cy: level, r: one.kind === "this" ? 6.5 : 4.5 }, svg("title", {}, text))];
     if (one.kind !== "other") {
       const end = left > width / 2;
-      made.push(svg("text", { class: "label", x: left + (end ? -10 : 10), y: level - (one.kind === "plain" ? 16 : 10), "text-anchor": end ? "end" : "start" },
+      // The curve falls from left to right: what is written to the left of a point stands above the curve there.
+      const above = end ? Math.min(level, y(overheadAt(from + ((left - LABEL - MARGIN.left) / inner(width)) * (to - from)) - 1)) : level;
+      made.push(svg("text", { class: "label", x: left + (end ? -10 : 10), y: Math.max(12, above - 10), "text-anchor": end ? "end" : "start" },
         `${one.label}, ${percent(one.overhead - 1)}`));
     }
     return made;

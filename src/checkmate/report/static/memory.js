@@ -198,7 +198,7 @@ function cursorView() {
     total.textContent = `${bytes(sum)} in memory${sum >= 1024 ? ` (${whole(sum)} bytes)` : ""}`;
     total.dataset.bytes = sum;
     total.dataset.position = position;
-    title.replaceChildren(element("code", {}, data.ops.name[op]), layerOf(op) ? element("span", { class: "layer" }, layerOf(op)) : "");
+    title.replaceChildren(element("code", {}, data.ops.name[op]), layerOf(op) ? path(layerOf(op)) : "");
     const again = run.first[position] ? "" : `, computed again (the ${ordinal(run.nth[position])} time)`;
     const stage = ofPlan ? `, stage ${whole(Math.min(run.stage[position] + 1, data.ops.name.length))}` : "";
     const pinned = state.held ? " · held: click a picture or press Esc to let go" : "";
@@ -222,7 +222,7 @@ function row(run, position, one, most) {
   if (one.kind === "workspace") what.append(" workspace");
   const size = element("td", { class: "number" }, bytes(one.size));
   const share = element("td", { class: "share" }, element("i", { class: `bar ${one.kind}`, style: `width:${(100 * one.size) / most}%` }));
-  return element("tr", { "data-bytes": one.size }, what, element("td", { class: "layer" }, one.op === undefined ? "" : layerOf(one.op)),
+  return element("tr", { "data-bytes": one.size }, what, element("td", {}, one.op === undefined ? "" : path(layerOf(one.op))),
     size, share, element("td", { class: "number" }, since(run, position, one)), element("td", {}, ...keeper(run, position, one)));
 }
 

@@ -12,6 +12,11 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+/** A path that lines may be broken in after each part. */
+function path(text) {
+  return element("span", { class: "layer" }, ...text.split(/(?<=[./])/).flatMap((part) => [part, element("wbr")]).slice(0, -1));
+}
+
 // --- numbers for people ---
 
 /** As Python writes it: of two nearest numbers the one whose last digit is even. */

@@ -141,7 +141,7 @@ function scheduleView() {
     const stage = Math.min(plan.stage[position] + 1, count);
     status.replaceChildren(
       element("code", {}, data.ops.name[op]),
-      layer ? element("span", { class: "layer" }, layer) : "",
+      layer ? path(layer) : "",
       ` op ${whole(op)} in stage ${whole(stage)}, computation ${whole(position + 1)}: ${stateOf(op, position)}`,
     );
   }

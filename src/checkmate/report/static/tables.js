@@ -7,7 +7,7 @@ function againView() {
   const heads = [...table.tHead.rows[0].cells];
   // In the order of the columns: what to sort by, and what to show.
   const columns = [
-    [(one) => data.ops.name[one.op]], [(one) => layerOf(one.op)], [(one) => one.times, (one) => whole(one.times)],
+    [(one) => data.ops.name[one.op]], [(one) => layerOf(one.op), (one) => path(layerOf(one.op))], [(one) => one.times, (one) => whole(one.times)],
     [(one) => one.cost, (one) => percent(one.cost)], [(one) => one.size, (one) => bytes(one.size)],
     [(one) => one.saved, (one) => (one.saved ? bytes(one.saved) : "–")],
     [(one) => one.away, (one) => (one.away ? whole(one.away) : "–")],
