@@ -67,11 +67,15 @@ class Chromium:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.load(path)
+        self.drawn()
+
+    def load(self, path: Path) -> None:
+        """Load a page, which may draw later or never."""
         self._events.clear()
         self.call("Page.navigate", url=path.absolute().as_uri())
         while all(event["method"] != "Page.loadEventFired" for event in self._events):
             self._events.append(self._next())
-        self.drawn()
 
     def evaluate(self, expression: str) -> Any:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)

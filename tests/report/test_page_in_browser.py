@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from checkmate import Compute, Graph, Op, Schedule, Value, solve
-from checkmate.report.facts import without_recomputation
+from checkmate.report.facts import recomputed, without_recomputation
 from checkmate.report.page import write_report
 from checkmate.schedule import steps_from_sequence
 from chromium import Chromium, chromium, program
@@ -278,6 +278,52 @@ def test_small_steps(browser: Chromium, tmp_path: Path, what: str) -> None:
         browser.drawn()
         assert sum(colours(browser, "memory-canvas").values()) > 100
     assert browser.complaints == []
+
+
+def test_layers(browser: Chromium, tmp_path: Path) -> None:
+    """Groups of one are joined, what fills most is open, what is in a group adds up, and long lists are grouped by names."""
+    layers = ["net.0.a", "net.0.b", "net.0.b", "head.c", ""] + [f"k.conv{n % 5}_block{n}" for n in range(60)]
+    ops = [Op(f"op_{number}", 1.0, (), (number,), layer=layer) for number, layer in enumerate(layers)]
+    sizes = [1000, 20, 10, 300, 7] + [1 + number for number in range(60)]
+    graph = Graph(ops, [Value(f"v{number}", size, keep=True) for number, size in enumerate(sizes)])
+    show(browser, without_recomputation(graph), tmp_path / "r.html")
+
+    def rows(inside: str) -> list[list[Any]]:
+        found = browser.evaluate(f"""[...document.querySelectorAll('{inside} > details > summary, {inside} > .row')].map(row =>
+          [row.querySelector('.name').textContent, +row.querySelector('.cell').dataset.bytes])""")
+        return found
+
+    assert rows("#layers") == [["k", 1830], ["net.0", 1030], ["head.c op_3", 300], ["op_4", 7]]
+    assert browser.evaluate("[...document.querySelectorAll('#layers > details')].map(one => one.open)") == [True, False]
+    inner = rows("#layers > details:first-child > .inside")
+    assert [name for name, _ in inner] == ["conv4", "conv3", "conv2", "conv1", "conv0"] and sum(size for _, size in inner) == 1830
+    browser.evaluate("document.querySelectorAll('#layers > details > summary')[1].focus()")
+    browser.press("Enter")
+    browser.call("Input.dispatchKeyEvent", type="char", text="\r")
+    browser.drawn()
+    assert rows("#layers > details:nth-child(2) > .inside") == [["a op_0", 1000], ["b", 30]]
+    assert browser.complaints == []
+
+
+def test_without_scripts(browser: Chromium, tmp_path: Path) -> None:
+    schedule = planned()
+    write_report(schedule, tmp_path / "r.html", [solve(schedule.graph, "70%")])
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.load(tmp_path / "r.html")
+        seen = browser.evaluate("document.body.innerText")
+        hidden = browser.evaluate("[...document.querySelectorAll('.needs-script')].map(one => getComputedStyle(one).display)")
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    assert "The pictures need JavaScript" in seen and hidden and set(hidden) == {"none"}
+    for text in (
+        "this schedule",
+        "values of the forward pass",
+        "proven at least",
+        f"{schedule.overhead:.4f}",
+        recomputed(schedule)[0].op,
+    ):
+        assert text in seen
 
 
 def test_five_thousand_ops(browser: Chromium, tmp_path: Path) -> None:

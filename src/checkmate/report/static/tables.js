@@ -98,14 +98,32 @@ function add(at, which, one) {
   at.kinds[which][one.kind] = (at.kinds[which][one.kind] ?? 0) + one.size;
 }
 
-/** A group of one is no group: its name is joined with that of what is in it. */
+/** A group of one is no group: its name is joined with that of what is in it. The name of the group, that of an op, and what it is. */
 function joined(one) {
-  let [name, at] = [one.name, one];
+  let [name, at] = [one.leaf ? "" : one.name, one];
   while (!at.leaf && at.inner.size === 1) {
     at = [...at.inner.values()][0];
-    name = at.leaf ? at.name : name + at.before + at.name;
+    if (!at.leaf) name = at.name.startsWith(`${name}_`) ? at.name : name + at.before + at.name;
   }
-  return [name, at];
+  return at.leaf ? [at.name.startsWith(name) ? "" : name, at.name, at] : [name, "", at];
+}
+
+/** What is in a group; where that is too much for one list, by the beginnings of the names: of Keras, conv2 and conv3 of conv2_block1_out. */
+function grouped(of) {
+  if (of.inner.size <= MOST_CHILDREN) return of.inner;
+  const groups = new Map();
+  for (const [key, one] of of.inner) {
+    const begin = one.name.split("_")[0];
+    if (!groups.has(begin)) groups.set(begin, node(begin));
+    const group = groups.get(begin);
+    group.leaf = false;
+    group.inner.set(key, one);
+    for (const which of ["plan", "plain"]) {
+      group.total[which] += one.total[which];
+      for (const [kind, size] of Object.entries(one.kinds[which])) group.kinds[which][kind] = (group.kinds[which][kind] ?? 0) + size;
+    }
+  }
+  return groups.size < of.inner.size && groups.size > 1 ? groups : of.inner;
 }
 
 function layersView() {
@@ -119,19 +137,20 @@ function layersView() {
 
   function children(of) {
     const size = (one) => Math.max(one.total.plan, one.total.plain);
-    const sorted = [...of.inner.values()].filter((one) => size(one) > 0).sort((one, other) => size(other) - size(one));
+    const sorted = [...grouped(of).values()].filter((one) => size(one) > 0).sort((one, other) => size(other) - size(one));
     const shown = sorted.slice(0, MOST_CHILDREN).map((one) => rowOf(...joined(one)));
     const rest = sorted.slice(MOST_CHILDREN);
     if (rest.length) {
       const more = node(`${whole(rest.length)} more`);
       for (const which of ["plan", "plain"]) more.total[which] = rest.reduce((all, one) => all + one.total[which], 0);
-      shown.push(rowOf(more.name, more));
+      shown.push(rowOf(more.name, "", more));
     }
     return shown;
   }
 
-  function rowOf(name, one) {
-    const label = element("span", { class: "name" }, one.leaf && name !== KINDS.fixed ? element("code", {}, name) : name);
+  function rowOf(group, op, one) {
+    const label = element("span", { class: "name" }, op === KINDS.fixed ? op : group);
+    if (op && op !== KINDS.fixed) label.append(group ? " " : "", element("code", {}, op));
     const cells = hasPlain ? [label, bars(one, "plain"), bars(one, "plan")] : [label, bars(one, "plan")];
     if (one.leaf) return element("div", { class: "leaf row" }, ...cells);
     const inside = element("div", { class: "inside" });
