@@ -65,8 +65,7 @@ class Chromium:
     def open(self, path: Path, width: int = 1200, height: int = 900, dark: bool = False) -> None:
         """Load a page and wait until it is drawn."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.colours("dark" if dark else "light")
         self.load(path)
         self.drawn()
 
@@ -76,6 +75,10 @@ class Chromium:
         self.call("Page.navigate", url=path.absolute().as_uri())
         while all(event["method"] != "Page.loadEventFired" for event in self._events):
             self._events.append(self._next())
+
+    def colours(self, scheme: str) -> None:
+        """What the system prefers: "light" or "dark"."""
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def evaluate(self, expression: str) -> Any:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
