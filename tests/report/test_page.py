@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -128,6 +129,25 @@ def test_characters_that_no_page_can_have(tmp_path: Path) -> None:
 def test_a_page_without_ops(tmp_path: Path) -> None:
     write_report(Schedule(Graph([], [], 5), []), tmp_path / "r.html")
     assert ">5 B<" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_schedules_of_all_kinds(tmp_path: Path) -> None:
+    """With and without a budget, a proof, and recomputations."""
+    graph = training_chain(6, size=1000)
+    steps = steps_from_sequence(graph, [*range(6), 2, *range(6, 12)])
+    kept = without_recomputation(graph)
+    cost = Schedule(graph, steps).cost
+    expected = {
+        "no schedule peaks below|": kept,
+        "from the optimum|unknown|nothing is proven": Schedule(graph, steps),
+        "from the optimum|optimal|": replace(kept, budget=10**6),
+        "budget 976.6 KiB, above the picture": replace(kept, budget=10**6),
+        "more computing|0%|0 computations beyond the 12": replace(kept, budget=10**6),
+        "from the optimum|\N{LESS-THAN OR EQUAL TO} 4.2%|": Schedule(graph, steps, 10**6, lower_bound=cost / 1.042),
+    }
+    for text, schedule in expected.items():
+        schedule.report(tmp_path / "r.html")
+        assert text in "|".join(Page((tmp_path / "r.html").read_text(encoding="utf-8")).text)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ data of `page_data`.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -28,6 +29,8 @@ from .page_data import Point, page_data, points
 _ROWS = 15
 #: In a table, where there is no number.
 _NOTHING = "\N{EN DASH}"
+#: A budget so many times the peaks is not drawn; the same number is in static/memory.js.
+_FLAT = 1.5
 
 _KINDS = {
     "fixed": "parameters, buffers, inputs",
@@ -98,7 +101,7 @@ def page(schedule: Schedule, others: Sequence[Schedule] = ()) -> str:
         has_plain=has_plain,
         has_ops=bool(graph.num_ops),
         backward=any(op.phase == "backward" for op in graph.ops),
-        budget=None if schedule.budget is None else format_bytes(schedule.budget),
+        budget=_budget(schedule),
         peak=format_bytes(schedule.peak),
         plain_peak=format_bytes(graph.no_recompute_peak),
         fixed=format_bytes(graph.fixed_memory) if graph.fixed_memory else None,
@@ -130,20 +133,25 @@ def _tiles(schedule: Schedule) -> list[tuple[str, str, str]]:
     """The figures that matter most: what, how much, and a remark."""
     graph = schedule.graph
     plain = ("peak without recomputation", format_bytes(graph.no_recompute_peak), f"{graph.num_ops:,} ops")
-    if schedule.budget is None:
-        return [plain, ("no schedule peaks below", format_bytes(graph.min_working_set), "inputs and outputs of the largest op")]
-    less = 1 - schedule.peak / graph.no_recompute_peak if graph.no_recompute_peak else 0.0
+    if not _is_planned(schedule):
+        return [
+            plain,
+            ("no schedule peaks below", format_bytes(graph.min_working_set), "what the largest op needs, or what is kept"),
+        ]
+    less = f"{100 * (1 - schedule.peak / graph.no_recompute_peak if graph.no_recompute_peak else 0.0):.1f}% less"
+    budget = "" if schedule.budget is None else f"; budget {format_bytes(schedule.budget)}"
     again = f"{schedule.num_recomputations:,} computations beyond the {graph.num_ops:,} of plain training"
-    proof = "no schedule under this budget computes less" if schedule.status == "optimal" else "proven: no more could be saved"
+    if schedule.status == "optimal":
+        proof = ("optimal", "no schedule under this budget computes less")
+    elif schedule.gap < math.inf:
+        proof = (f"\N{LESS-THAN OR EQUAL TO} {_fine(schedule.gap)}", "proven: no more could be saved")
+    else:
+        proof = ("unknown", "nothing is proven about this schedule")
     return [
         plain,
-        (
-            "peak under this schedule",
-            format_bytes(schedule.peak),
-            f"{100 * less:.1f}% less; budget {format_bytes(schedule.budget)}",
-        ),
+        ("peak under this schedule", format_bytes(schedule.peak), f"{less}{budget}"),
         ("more computing", _percent(schedule.overhead - 1), again),
-        ("from the optimum", "optimal" if schedule.status == "optimal" else f"≤ {_fine(schedule.gap)}", proof),
+        ("from the optimum", *proof),
     ]
 
 
@@ -152,10 +160,25 @@ def _figures(schedule: Schedule) -> list[tuple[str, str]]:
     rows = [("ops", f"{graph.num_ops}"), ("peak without recomputation", format_bytes(graph.no_recompute_peak))]
     rows.append(("no schedule peaks below", format_bytes(graph.min_working_set)))
     if schedule.budget is not None:
-        rows += [("budget", format_bytes(schedule.budget)), ("peak under this schedule", format_bytes(schedule.peak))]
+        rows.append(("budget", format_bytes(schedule.budget)))
+    if _is_planned(schedule):
+        rows += [("peak under this schedule", format_bytes(schedule.peak))]
         rows += [("overhead", f"{schedule.overhead:.4f}"), ("gap", _fine(schedule.gap))]
         rows += [("recomputations", f"{schedule.num_recomputations}"), ("found by", printable(schedule.method))]
     return rows
+
+
+def _is_planned(schedule: Schedule) -> bool:
+    """It is no plain step that was looked at for itself."""
+    return schedule.budget is not None or schedule.num_recomputations > 0
+
+
+def _budget(schedule: Schedule) -> str | None:
+    """For the legend; the scripts leave out a line that would make all the rest flat."""
+    if schedule.budget is None:
+        return None
+    above = schedule.budget > _FLAT * max(schedule.peak, schedule.graph.no_recompute_peak)
+    return format_bytes(schedule.budget) + (", above the picture" if above else "")
 
 
 # --- tables ---

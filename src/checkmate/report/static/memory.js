@@ -1,6 +1,7 @@
 // Memory over the step, and what is in memory at one of its computations.
 
 const MEMORY_HEIGHT = 300;
+const FLAT = 1.5; // a budget so many times the peaks would make all the rest flat
 const MOST_ROWS = 100;
 const KINDS = {
   fixed: "parameters, buffers, inputs",
@@ -11,7 +12,9 @@ const KINDS = {
 
 function memoryView() {
   const canvas = byId("memory-canvas");
-  const top = Math.max(...plan.during, ...(hasPlain ? plain.during : []), data.budget ?? 0) * 1.04 || 1;
+  const peak = Math.max(plan.during[plan.peak], plain.during[plain.peak]);
+  const budget = data.budget !== null && data.budget <= FLAT * peak ? data.budget : null;
+  const top = Math.max(peak, budget ?? 0) * 1.04 || 1;
   const height = MEMORY_HEIGHT - MARGIN.top - MARGIN.bottom;
   let width = 0;
   const x = (place) => MARGIN.left + ((place - state.span[0]) / (state.span[1] - state.span[0] || 1)) * width;
@@ -74,8 +77,8 @@ function memoryView() {
   }
 
   function budgetLine(context) {
-    if (data.budget === null) return;
-    const level = y(data.budget);
+    if (budget === null) return;
+    const level = y(budget);
     context.setLineDash([6, 4]);
     line(context, colours.budget, 1.6, () => {
       context.beginPath();
