@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -71,9 +71,9 @@ class Plan:
         """Peak of live bytes that the plan promises: as rehearsed, or else as modelled."""
         return self.modelled_peak if self.rehearsed_peak is None else self.rehearsed_peak
 
-    def report(self, path: str | os.PathLike[str]) -> None:
+    def report(self, path: str | os.PathLike[str], others: Iterable[Schedule] = ()) -> None:
         """Write the page on the schedule; see `Schedule.report`."""
-        self.schedule.report(path)
+        self.schedule.report(path, others)
 
     def trace_events(self, path: str | os.PathLike[str]) -> None:
         """Write the trace of the schedule for ui.perfetto.dev and chrome://tracing; see `Schedule.trace_events`."""
