@@ -27,6 +27,7 @@ def other_schedules(schedule: Schedule, options: argparse.Namespace, interrupts:
     request to stop ends it: then the page is written with what there is.
     """
     graph = schedule.graph
+    order = options.order if options.schedule is None else schedule.order
     found: list[Schedule] = []
     budgets = even_budgets(graph, COUNT, apart_from=schedule.budget)
     ends = time.monotonic() + options.curve
@@ -37,5 +38,5 @@ def other_schedules(schedule: Schedule, options: argparse.Namespace, interrupts:
                 break
             live.begin(graph, f"for the curve, {format_bytes(budget)}")
             with suppress(InfeasibleBudget):  # not found in this time; the next one may be
-                found.append(solve(graph, budget, "auto", options.order, seconds, options.gap, options.seed, live))
+                found.append(solve(graph, budget, "auto", order, seconds, options.gap, options.seed, live))
     return found

@@ -105,11 +105,10 @@ def page(schedule: Schedule, others: Sequence[Schedule] = ()) -> str:
         peak=format_bytes(schedule.peak),
         plain_peak=format_bytes(graph.no_recompute_peak),
         fixed=format_bytes(graph.fixed_memory) if graph.fixed_memory else None,
-        computations=f"{graph.num_ops + schedule.num_recomputations:,}",
         again=_again(schedule),
         why=_why(schedule),
-        curve=_curve(schedule, points(schedule, others)),
-        more=_more(schedule, points(schedule, others)),
+        curve=_curve(points(schedule, others)),
+        more=_more(points(schedule, others)),
         least=format_bytes(graph.min_working_set),
         has_others=bool(others),
         words=_WORDS,
@@ -238,7 +237,7 @@ def _why(schedule: Schedule) -> str:
     )
 
 
-def _curve(schedule: Schedule, found: Sequence[Point]) -> list[tuple[str, str, str, str, str]]:
+def _curve(found: Sequence[Point]) -> list[tuple[str, str, str, str, str]]:
     return [
         (
             format_bytes(point.budget),
@@ -251,7 +250,7 @@ def _curve(schedule: Schedule, found: Sequence[Point]) -> list[tuple[str, str, s
     ]
 
 
-def _more(schedule: Schedule, found: Sequence[Point]) -> str:
+def _more(found: Sequence[Point]) -> str:
     """What the next larger budget would buy."""
     this = next((point for point in found if point.kind == "this"), None)
     larger = [] if this is None else [point for point in found if point.budget > this.budget]
