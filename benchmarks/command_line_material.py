@@ -162,6 +162,8 @@ def bad_command(rng: random.Random, folder: Path) -> list[str]:
         words += ["--methods", *(odd(rng, "greedy", some_methods()) for _ in range(rng.randint(1, 4)))]
     if command == "sweep" and rng.random() < 0.7:
         words += ["--budgets", *(odd(rng, "75%", BUDGETS) for _ in range(rng.randint(0, 4)))]
+    if command == "report":
+        words.append(f"--curve={odd(rng, '0.5', NUMBERS)}")
     if command == "max-batch":
         words += optional(rng, "--max-overhead", "1.2", NUMBERS)
     words += [word for word in ("--json", "--quiet") if rng.random() < 0.25]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def diamond(**changes: Any) -> Graph:
         Op("a", 1.0, (), (0,)),
         Op("b", 2.0, (0,), (1,), workspace=5),
         Op("c", 3.0, (0,), (2,)),
-        Op("d", 4.0, (1, 2), (3,), phase="backward"),
+        Op("d", 4.0, (1, 2), (3,), phase="backward", layer="net.last"),
     ]
     values = [Value("x", 10), Value("y", 20), Value("z", 30), Value("out", 1, keep=True)]
     arguments: dict[str, Any] = {"ops": ops, "values": values, "fixed_memory": 100, "name": "diamond"}
@@ -97,6 +98,7 @@ def test_scaled() -> None:
     assert graph.ops[1].workspace == 160
     assert graph.fixed_memory == 100
     assert graph.values[3].keep
+    assert [op.layer for op in graph.ops] == ["", "", "", "net.last"]
 
 
 @pytest.mark.parametrize("batch", [0, -1, float("nan"), float("inf"), "2", True])
@@ -119,6 +121,10 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], str]] = {
     "infinite cost": ({"ops": [Op("a", float("inf"), (), (0,)), Op("b", 1, (), (1,))]}, "cost of op 'a'.*inf"),
     "cost beyond floats": ({"ops": [Op("a", 10**400, (), (0,)), Op("b", 1, (), (1,))]}, "cost of op 'a' must be a finite number"),
     "negative workspace": ({"ops": [Op("a", 1, (), (0,), -3), Op("b", 1, (), (1,))]}, "workspace of op 'a'.*-3"),
+    "layer of a wrong type": (
+        {"ops": [Op("a", 1, (), (0,), layer=3), Op("b", 1, (), (1,))]},
+        "layer of op 'a' must be a string, not 3",
+    ),  # type: ignore[arg-type]  # on purpose
     "two ops of a name": ({"ops": [Op("a", 1, (), (0,)), Op("a", 1, (), (1,))]}, "two ops are called 'a'"),
     "two values of a name": ({"values": [Value("x", 1), Value("x", 1)]}, "two values are called 'x'"),
     "negative size": ({"values": [Value("x", -1), Value("y", 1)]}, "size of value 'x' must not be negative"),
@@ -165,6 +171,8 @@ def test_from_arrays_refuses(arguments: Any, message: str) -> None:
 def test_from_arrays_refuses_too_few_names() -> None:
     with pytest.raises(GraphError, match="names has 1"):
         Graph.from_arrays([1, 1], [1, 1], [], names=["a"])
+    with pytest.raises(GraphError, match="layers has 3"):
+        Graph.from_arrays([1, 1], [1, 1], [], layers=["a", "b", "c"])
 
 
 # --- files ---
@@ -184,6 +192,16 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert Graph.load(str(tmp_path / "g.json")) != renamed(diamond(), "other")
 
 
+def test_layers_are_written_where_they_are_known() -> None:
+    """They are part of what is read back equal, but not of the problem that a schedule solves."""
+    graph = diamond()
+    assert [op.get("layer") for op in graph.to_dict()["ops"]] == [None, None, None, "net.last"]
+    elsewhere = diamond(ops=[*graph.ops[:3], replace(graph.ops[3], layer="other.name")])
+    assert elsewhere != graph and elsewhere.to_dict() != graph.to_dict()
+    assert elsewhere.to_dict(layers=False) == graph.to_dict(layers=False)
+    assert "layer" not in json.dumps(graph.to_dict(layers=False))
+
+
 def test_pickle() -> None:
     assert pickle.loads(pickle.dumps(diamond())) == diamond()
 
@@ -194,12 +212,15 @@ def test_nodes_and_edges_form(tmp_path: Path) -> None:
         "source": "a test",
         "batch": 1,
         "fixed_memory": 9,
-        "nodes": [{"name": "n0", "cost": 3, "memory": 4, "phase": "op"}, {"name": "n1", "cost": 5, "memory": 6, "phase": "loss"}],
+        "nodes": [
+            {"name": "n0", "cost": 3, "memory": 4, "phase": "op"},
+            {"name": "n1", "cost": 5, "memory": 6, "phase": "loss", "layer": "a.b"},
+        ],
         "edges": [[0, 1]],
     }
     (tmp_path / "g.json").write_text(json.dumps(data))
     graph = Graph.load(tmp_path / "g.json")
-    assert graph.ops == (Op("n0", 3.0, (), (0,), phase="op"), Op("n1", 5.0, (0,), (1,), phase="loss"))
+    assert graph.ops == (Op("n0", 3.0, (), (0,), phase="op"), Op("n1", 5.0, (0,), (1,), phase="loss", layer="a.b"))
     assert graph.values == (Value("n0", 4), Value("n1", 6))
     assert (graph.name, graph.fixed_memory, graph.no_recompute_peak) == ("pair", 9, 19)
 
@@ -247,6 +268,10 @@ BAD_FILES: dict[str, tuple[str, str]] = {
     "keep of a wrong type": (
         '{"values": [{"name": "x", "size": 1, "keep": "false"}], "ops": []}',
         "keep must be true or false, not 'false'",
+    ),
+    "layer of a wrong type": (
+        '{"nodes": [{"cost": 1, "memory": 1, "layer": null}], "edges": []}',
+        "layer of op 'op0' must be a string",
     ),
     "inputs of a wrong type": (
         '{"values": [{"name": "x", "size": 1}], "ops": [{"name": "a", "cost": 1, "inputs": [null], "outputs": [0]}]}',

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,9 @@ class Op:
         reuses: id of an input in whose storage the op may write an output of the same size. Where a schedule frees that input right
             after the op, the two are one buffer: the output needs no memory of its own while the op runs. The op is the only reader
             of that input, which is not kept. None: every output needs a buffer.
+        layer: where the op comes from in the user's own model: the path of a module ("transformer.h.3.mlp") or the name of a layer
+            ("conv5_block3_out"); an op of the backward pass has that of its forward op. "": not known. For people alone: no schedule
+            depends on it.
     """
 
     name: str
@@ -65,6 +69,7 @@ class Op:
     recomputable: bool = True
     phase: str = "forward"
     reuses: int | None = None
+    layer: str = ""
 
 
 class Graph:
@@ -171,14 +176,16 @@ class Graph:
         *,
         names: Sequence[str] | None = None,
         phases: Sequence[str] | None = None,
+        layers: Sequence[str] | None = None,
     ) -> Graph:
         """A graph with one value per op; value i is op i's and none is kept.
 
         Args:
             cost: per op. memory: bytes of each op's value. edges: (producer, consumer) pairs of op positions.
+            names, phases, layers: per op; by default "op" and its position, "forward", and none.
         """
         n = len(cost)
-        for what, entries in (("memory", memory), ("names", names), ("phases", phases)):
+        for what, entries in (("memory", memory), ("names", names), ("phases", phases), ("layers", layers)):
             if entries is not None and len(entries) != n:
                 raise GraphError(f"cost has {n} entries but {what} has {len(entries)}: give one of each per op")
         inputs: list[dict[int, None]] = [{} for _ in range(n)]
@@ -191,9 +198,10 @@ class Graph:
                 raise GraphError(f"edge {number} ({u}, {v}) names an op that does not exist: there are {n} ops, 0 to {n - 1}")
             inputs[v][u] = None
         labels = list(names) if names is not None else [f"op{i}" for i in range(n)]
+        passes = phases if phases is not None else ["forward"] * n
+        origins = layers if layers is not None else [""] * n
         ops = [
-            Op(labels[i], _number(cost[i], "cost"), tuple(inputs[i]), (i,), phase=phases[i] if phases is not None else "forward")
-            for i in range(n)
+            Op(labels[i], _number(cost[i], "cost"), tuple(inputs[i]), (i,), phase=passes[i], layer=origins[i]) for i in range(n)
         ]
         return cls(ops, [Value(labels[i], memory[i]) for i in range(n)], fixed_memory, name)
 
@@ -214,7 +222,7 @@ class Graph:
     def load(cls, path: str | os.PathLike[str]) -> Graph:
         """Read a graph from JSON: this package's format, or nodes/edges (one value per op).
 
-        The nodes/edges form is `{name, fixed_memory, nodes: [{name, cost, memory, phase}], edges: [[producer,
+        The nodes/edges form is `{name, fixed_memory, nodes: [{name, cost, memory, phase, layer}], edges: [[producer,
         consumer], ...]}` with nodes in topological order.
 
         Raises:
@@ -240,15 +248,20 @@ class Graph:
         """
         write_file(path, json.dumps(self.to_dict(), separators=(",", ":")) + "\n")
 
-    def to_dict(self) -> dict[str, Any]:
-        """The graph as plain JSON data."""
+    def to_dict(self, *, layers: bool = True) -> dict[str, Any]:
+        """The graph as plain JSON data.
+
+        Args:
+            layers: False leaves out where ops come from, for keys of what is kept about a graph: two networks whose layers alone
+                are called differently are one problem.
+        """
         return {
             "format": FORMAT,
             "version": VERSION,
             "name": self.name,
             "fixed_memory": self.fixed_memory,
             "values": [{"name": v.name, "size": v.size, **({"keep": True} if v.keep else {})} for v in self.values],
-            "ops": [_op_to_dict(op) for op in self.ops],
+            "ops": [_op_to_dict(op, layers) for op in self.ops],
         }
 
     @classmethod
@@ -268,6 +281,7 @@ class Graph:
                     name,
                     names=[str(node.get("name", f"op{i}")) for i, node in enumerate(nodes)],
                     phases=[str(node.get("phase", "op")) for node in nodes],
+                    layers=[node.get("layer", "") for node in nodes],
                 )
             if data.get("version", VERSION) != VERSION:
                 raise GraphError(f"format version {data['version']!r} is not known: this release reads version {VERSION}")
@@ -282,6 +296,7 @@ class Graph:
                     _flag(op.get("recomputable", True), "recomputable"),
                     str(op.get("phase", "forward")),
                     op.get("reuses"),
+                    op.get("layer", ""),
                 )
                 for op in data["ops"]
             ]
@@ -302,7 +317,13 @@ class Graph:
         return f"Graph({self.name!r}, {self.num_ops} ops, {self.num_values} values, no-recompute peak {peak})"
 
 
-def _op_to_dict(op: Op) -> dict[str, Any]:
+def common_layer(layers: Iterable[str]) -> str:
+    """The innermost layer that all these are in, by their paths; "" if there is none."""
+    levels = zip(*(layer.split(".") for layer in layers), strict=False)
+    return ".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
+
+
+def _op_to_dict(op: Op, layers: bool) -> dict[str, Any]:
     data: dict[str, Any] = {"name": op.name, "cost": op.cost, "inputs": list(op.inputs), "outputs": list(op.outputs)}
     if op.workspace:
         data["workspace"] = op.workspace
@@ -311,6 +332,8 @@ def _op_to_dict(op: Op) -> dict[str, Any]:
     data["phase"] = op.phase
     if op.reuses is not None:
         data["reuses"] = op.reuses
+    if op.layer and layers:
+        data["layer"] = op.layer
     return data
 
 
@@ -362,6 +385,8 @@ def _validate(ops: tuple[Op, ...], values: tuple[Value, ...]) -> tuple[int, ...]
         cost = _number(op.cost, f"cost of op {op.name!r}")
         if not (math.isfinite(cost) and cost >= 0):
             raise GraphError(f"cost of op {op.name!r} must be a finite number >= 0, not {op.cost!r}")
+        if not isinstance(op.layer, str):
+            raise GraphError(f"layer of op {op.name!r} must be a string, not {op.layer!r}")
         object.__setattr__(op, "cost", cost)
         object.__setattr__(op, "workspace", _whole(op.workspace, f"workspace of op {op.name!r}"))
         try:

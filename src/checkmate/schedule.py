@@ -328,8 +328,23 @@ class Schedule:
 
         plot_schedule(self, path)
 
-    def report(self, path: str | os.PathLike[str]) -> None:
-        """Write one HTML page on where the memory goes and what is computed again (needs the extra `plot`)."""
+    def report(self, path: str | os.PathLike[str], others: Iterable[Schedule] = ()) -> None:
+        """Write one HTML page on where the memory goes, what is computed again, and what other budgets would cost.
+
+        Args:
+            others: schedules of the same graph under other budgets: the page draws their overheads and bounds as a curve.
+        """
         from .report.page import write_report
 
-        write_report(self, path)
+        write_report(self, path, others)
+
+    def trace_events(self, path: str | os.PathLike[str], unit: str | None = None) -> None:
+        """Write what is computed when, and the memory it takes, as a trace for ui.perfetto.dev and chrome://tracing.
+
+        Args:
+            unit: of the costs: "seconds", or another such as "FLOPs", of which 10**12 are shown as one second. None: seconds, unless
+                they add up to more than a day.
+        """
+        from .report.trace_events import write_trace_events
+
+        write_trace_events(self, path, unit)

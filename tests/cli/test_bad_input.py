@@ -195,10 +195,10 @@ def test_full_standard_output(graph_file: str) -> None:
 
 def test_odd_environments(graph_file: str, tmp_path: Path) -> None:
     """An unknown backend, letters that the terminal does not have, sizes of terminals that there are none of."""
-    refused = program("report", graph_file, "-o", f"{tmp_path}/r.html", MPLBACKEND="no-such-backend")
+    refused = program("solve", graph_file, "--budget", "100%", "--plot", f"{tmp_path}/r.png", MPLBACKEND="no-such-backend")
     assert refused.returncode == 2
     assert "matplotlib does not start" in error_line(refused.stderr)
-    assert not (tmp_path / "r.html").exists()
+    assert not (tmp_path / "r.png").exists()
     Graph.from_arrays([1], [1], [], name="\u5377\ud800").save(tmp_path / "g.json")
     for columns in ("0", "1", "-5", "many"):
         shown = program("info", f"{tmp_path}/g.json", PYTHONIOENCODING="ascii", COLUMNS=columns)

@@ -17,7 +17,8 @@ import pytest
 
 import checkmate
 from checkmate import Graph, InfeasibleBudget, Schedule, cli
-from checkmate.cli import inspect, search
+from checkmate.cli import inspect, other_budgets, search
+from checkmate.report.page_data import even_budgets
 from support import error_line, training_chain, vgg19_like
 
 
@@ -132,10 +133,71 @@ def test_report_of_a_saved_schedule(graph_file: str, tmp_path: Path, capsys: pyt
     assert sum(one["times"] for one in figures["recomputed"]) == schedule.num_recomputations > 0
 
 
+def test_report_with_a_trace(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, traced = tmp_path / "r.html", tmp_path / "t.json"
+    arguments = ["report", graph_file, "--budget", "60%", "-o", str(page), "--trace", str(traced)]
+    assert cli.main(arguments) == 0
+    assert f"wrote {page}" in (text := capsys.readouterr().out) and f"wrote {traced}" in text
+    events = json.loads(traced.read_text())["traceEvents"]
+    assert {event["name"] for event in events if event["ph"] == "C"} >= {"memory of this schedule", "budget"}
+    assert cli.main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["trace"] == str(traced)
+    assert cli.main([*arguments[:-1], graph_file]) == 2
+    assert "it is also read" in error_line(capsys.readouterr().err)
+    assert cli.main([*arguments[:-1], str(page)]) == 2
+    assert "have the same name" in error_line(capsys.readouterr().err)
+
+
+def test_the_trace_of_a_network_says_what_its_costs_are(tmp_path: Path) -> None:
+    traced = tmp_path / "t.json"
+    assert cli.main(["report", "vgg16", "-o", str(tmp_path / "r.html"), "--trace", str(traced), "--quiet"]) == 0
+    assert json.loads(traced.read_text())["otherData"]["time"] == "a cost of 1e+12 multiply-adds is shown as one second"
+
+
 def test_report_without_a_budget(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", graph_file, "-o", str(tmp_path / "r.html"), "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert (figures["peak"], figures["recomputations"], figures["budget"]) == (9000, 0, None)
+
+
+def test_report_with_other_budgets(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["report", graph_file, "--budget", "60%", "-o", str(tmp_path / "r.html"), "--json"]
+    assert cli.main(arguments) == 0
+    figures = json.loads(capsys.readouterr().out)
+    budgets = [one["budget"] for one in figures["others"]]
+    assert len(budgets) > 2 and budgets == sorted(budgets, reverse=True) and figures["budget"] not in budgets
+    assert all(one["peak"] <= one["budget"] for one in figures["others"])
+    assert cli.main([*arguments, "--curve", "0"]) == 0
+    assert json.loads(capsys.readouterr().out)["others"] == []
+    assert cli.main([*arguments, "--curve", "-1"]) == 2
+    assert "--curve is a number of seconds, not -1" in error_line(capsys.readouterr().err)
+
+
+def test_report_when_the_time_for_other_budgets_is_over(
+    graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each search gets its share of what is left; one that finds nothing, or is interrupted, does not cost the page."""
+    now, seconds = [0.0], []
+
+    def slow(graph: Graph, budget: int, *arguments: Any) -> Schedule:
+        seconds.append(arguments[2])
+        now[0] += 4.0
+        if len(seconds) == 2:
+            raise InfeasibleBudget(budget, 1, budget)
+        if len(seconds) == 4:
+            raise KeyboardInterrupt
+        return checkmate.solve(graph, budget)
+
+    monkeypatch.setattr(other_budgets, "solve", slow)
+    monkeypatch.setattr(other_budgets, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    page = tmp_path / "r.html"
+    assert cli.main(["report", graph_file, "-o", str(page), "--curve", "15", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["others"]) == 2 and page.exists()
+    first = 15 / len(even_budgets(Graph.load(graph_file), other_budgets.COUNT))
+    assert seconds[0] == pytest.approx(first) and seconds[1:] == sorted(seconds[1:], reverse=True)
+    seconds.clear()
+    assert cli.main(["report", graph_file, "-o", str(page), "--curve", "7", "--json"]) == 0
+    assert len(seconds) == 2
 
 
 def test_report_of_bad_input(graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +269,7 @@ def test_sweep_json(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     "command",
     [
-        ["report", "--budget", "60%", "-o", "/dev/null"],
+        ["report", "--budget", "60%", "--curve", "0", "-o", "/dev/null"],
         ["compare", "--budget", "60%", "--methods", "auto"],
         ["sweep", "--budgets", "60%"],
         ["solve", "--budget", "60%"],

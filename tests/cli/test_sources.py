@@ -121,7 +121,7 @@ def test_very_long_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     for words in (
         ["info", f"{tmp_path}/g.json"],
         ["solve", f"{tmp_path}/g.json", "--budget", "100%", "--plot", str(picture)],
-        ["report", f"{tmp_path}/g.json", "-o", str(page)],
+        ["report", f"{tmp_path}/g.json", "-o", str(page), "--curve", "0"],
         ["compare", f"{tmp_path}/g.json", "--budget", "100%", "--methods", "keep-all"],
         ["sweep", f"{tmp_path}/g.json", "--budgets", "100%"],
         ["max-batch", f"{tmp_path}/g.json", "--budget", "100"],
@@ -134,5 +134,5 @@ def test_very_long_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert (captured.out + captured.err).replace("\n", "").isprintable()
     assert picture.stat().st_size < 10**6
     text = page.read_text(encoding="utf-8")
-    assert "<script>" not in text and "a" * 500 not in text and "a" * 90 in text
+    assert text.count("<script") == 2 and "a" * 500 not in text and "a" * 90 in text
     assert Graph.load(tmp_path / "h.json") == graph, "in files and JSON names are whole"

@@ -27,7 +27,7 @@ MODEL = f"{Path(__file__).with_name('user_models.py')}:small"
 COMMANDS = {
     "info": [],
     "solve": ["--budget", "100%"],
-    "report": ["-o", "r.html"],
+    "report": ["-o", "r.html", "--curve", "1"],
     "compare": ["--budget", "100%", "--methods", "keep-all", "greedy"],
     "sweep": ["--budgets", "100%", "--method", "keep-all"],
     "max-batch": ["--budget", "auto", "--time-limit", "3", "--max-overhead", "1"],

@@ -37,6 +37,21 @@ def test_figures(network: Callable[..., Graph], name: str, ops: int, fixed: int,
     assert double.no_recompute_peak - fixed == 2 * peak
 
 
+@pytest.mark.parametrize(("network", "name"), [known[:2] for known in KNOWN], ids=[known[1] for known in KNOWN])
+def test_every_op_but_the_loss_has_its_layer(network: Callable[..., Graph], name: str) -> None:
+    """An op of the backward pass has that of its forward op."""
+    ops = network().ops
+    forward = {op.name: op.layer for op in ops if op.phase == "forward"}
+    assert all(layer.replace(".", "_") == name for name, layer in forward.items())
+    assert {op.name.removeprefix("grad_"): op.layer for op in ops if op.phase == "backward"} == forward
+    assert [op.layer for op in ops if op.phase == "loss"] == [""]
+
+
+def test_layers_of_a_transformer_have_levels() -> None:
+    layers = {op.layer for op in networks.transformer(2, width=64, heads=4, length=32, vocabulary=100).ops}
+    assert {"embedding", "block1.attention.query", "block2.attention.scores_dropout", "block2.mlp.up", "head"} <= layers
+
+
 def test_parameters_are_those_of_keras() -> None:
     """Published counts; fixed memory is the float32 weights and their gradients."""
     assert networks.vgg16().fixed_memory == 8 * 138_357_544

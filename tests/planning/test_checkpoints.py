@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from checkmate import Graph, simulate, solve
@@ -39,6 +41,14 @@ def test_regions_run_twice_where_everything_fits() -> None:
     live = {step.op for step in schedule.steps[: loss + 1] if isinstance(step, Compute)}
     live -= {step.value for step in schedule.steps[: loss + 1] if not isinstance(step, Compute)}
     assert live.isdisjoint({1, 2}) and {0, 3} <= live
+
+
+def test_second_runs_have_the_layers_of_the_first() -> None:
+    graph = chain()
+    graph = Graph([replace(op, layer=f"layer of {op.name}") for op in graph.ops], graph.values)
+    second = with_second_runs(graph, {1, 2}).graph
+    assert {op.layer for op in second.ops if op.name.startswith("f1")} == {"layer of f1"}
+    assert [op.layer for op in second.ops] == [f"layer of {op.name.removesuffix(' (second run)')}" for op in second.ops]
 
 
 @pytest.mark.parametrize("again", [{0, 1, 2, 3}, {1, 2}, {2}])

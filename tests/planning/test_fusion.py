@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,6 +88,21 @@ def test_storage_that_an_op_inside_may_take() -> None:
     graph = Graph(ops, [Value("0", 8), Value("1", 8), Value("2", 8, keep=True)])
     assert fusion(graph, "cii").graph.ops[1].reuses == 0
     assert fusion(graph, "cik").graph.ops[1].reuses is None  # a sum does not go element by element
+
+
+def test_a_group_has_the_layer_of_the_op_that_it_is_called_after() -> None:
+    """Or else of the last one that has any."""
+
+    def layer(*layers: str) -> str:
+        graph = chain((), (0,), (1,), (2,), keep=(3,))
+        ops = [replace(op, layer=layer) for op, layer in zip(graph.ops, ("input", *layers), strict=True)]
+        made = fusion(Graph(ops, graph.values, 5), "ciik").graph
+        assert [op.name for op in made.ops] == ["op 0", "op 3"] and made.ops[0].layer == "input"
+        return made.ops[1].layer
+
+    assert layer("a", "b", "c") == "c"
+    assert layer("a", "b", "") == "b"
+    assert layer("", "", "") == ""
 
 
 def test_parts_are_translated() -> None:

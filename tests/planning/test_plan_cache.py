@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,19 @@ def test_the_schedule_of_least_memory_is_kept(directory: Path) -> None:
     for kept in (plain, checkmate.solve(graph, 70, time_limit=5), plain):
         plan_cache._keep_least(kept)
     assert plan_cache._solved(graph, 80, None, {"time_limit": 0.0, "gap": 1e9}).peak <= 70
+
+
+def test_another_network_of_the_same_ops_gets_the_same_plan_under_its_own_names(directory: Path, calls: list[object]) -> None:
+    def called(name: str) -> checkmate.Graph:
+        graph = training_chain(12)
+        return checkmate.Graph([replace(op, layer=name) for op in graph.ops], graph.values, graph.fixed_memory, graph.name)
+
+    first, again = (solve_cached(called(name), 70, **OPTIONS) for name in ("mine", "yours"))
+    assert len(calls) == 1
+    assert again.steps == first.steps
+    assert {op.layer for op in again.graph.ops} == {"yours"}
+    assert not any(b"mine" in file.read_bytes() for file in directory.iterdir())
+    assert plan_cache._least_key(called("mine"), "given") == plan_cache._least_key(called("yours"), "given")
 
 
 def test_another_problem_is_solved(directory: Path, calls: list[object]) -> None:

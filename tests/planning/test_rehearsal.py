@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import checkmate
+from checkmate import Graph
 from checkmate.planning import Allowance, Margins, Options, Plan, make_plan
 from checkmate.planning.rehearsal import SPARE, Policy
 from checkmate.planning.rehearsal_cache import Notebook, Outcome, Refusal
@@ -320,6 +321,8 @@ def test_an_outcome_is_found_again_for_the_same_problem() -> None:
     assert notebook.recall(100) == outcome
     assert Notebook(GRAPH, {"a": 2}).recall(100) is None
     assert notebook.recall(101) is None
+    named = Graph([replace(op, layer="net") for op in GRAPH.ops], GRAPH.values, GRAPH.fixed_memory, GRAPH.name)
+    assert Notebook(named, {"a": 1}).recall(100) == outcome, "where ops come from is no other problem"
     notebook.remember(100, Outcome(100, True, 2.0, 20, 15))
     assert notebook.recall(100) is None, "a margin of the whole budget leaves nothing"
     notebook.remember(100, Refusal(90, 120))

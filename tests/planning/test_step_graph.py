@@ -91,6 +91,18 @@ def test_a_chain_has_the_ops_of_its_parts_and_what_the_script_does() -> None:
     assert by_name["1.up"].recomputable and by_name["1.down back"].recomputable
 
 
+def test_ops_of_a_joined_graph_keep_their_layers() -> None:
+    """What the script does belongs to none."""
+    made = chain(2)
+    part = made.parts[0]
+    ops = [replace(op, layer="" if op.name == "between" else f"net.{op.name.split()[0]}") for op in part.graph.ops]
+    made.parts[0] = replace(part, graph=Graph(ops, part.graph.values, part.graph.fixed_memory, part.graph.name))
+    layers = {op.name: op.layer for op in joined(made).graph.ops}
+    assert layers["0.up"] == layers["1.up"] == layers["1.up back"] == "net.up"
+    assert layers["0.down"] == layers["0.down back"] == "net.down"
+    assert layers["script after event 1"] == layers["script after event 3"] == ""
+
+
 def test_what_the_script_was_seen_to_take_counts() -> None:
     made = chain(2)
     graph = join(made.parts, made.pairs, made.events, beside=[7, 100, 0, 50]).graph

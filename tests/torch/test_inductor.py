@@ -112,6 +112,8 @@ def test_dropout_and_batch_norm_are_plain_inductors(plain: tuple[nn.Module, list
     assert_alike(free, plain[0])
     (easy,) = checkmate.torch.plans(free)
     assert easy.measured_peak is not None
+    layers = {op.layer for op in easy.graph.ops}
+    assert {name for name, _ in model.named_modules() if name not in ("", "layers")} == layers - {""}
     budget = int(0.75 * easy.measured_peak)
     tight = checkmate.torch.compile(copy.deepcopy(model), budget, **INNER)
     assert losses(tight, tight, x) == pytest.approx(plain[1], rel=1e-6)

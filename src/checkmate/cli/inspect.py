@@ -15,9 +15,10 @@ from ..schedule import Schedule
 from ..solvers import solve
 from ..text import named
 from ..units import format_bytes
-from .checks import check_output, check_picture
+from .checks import check_output
 from .completion import script
 from .interrupts import Interrupts
+from .other_budgets import other_schedules
 from .parser import BadUsage, parser
 from .source import find_source
 from .terminal import Live, print_json, show, show_figures, show_title, show_written, with_bytes
@@ -65,7 +66,11 @@ def report(options: argparse.Namespace, interrupts: Interrupts) -> bool:
     from ..report.page import write_report
 
     check_output(options.output, options.graph, options.schedule)
-    check_picture("schedule.png")
+    check_output(options.trace, options.graph, options.schedule)
+    if options.trace is not None and options.trace.absolute() == options.output.absolute():
+        raise BadUsage("the page and the trace have the same name: give --trace another")
+    if not options.curve >= 0:
+        raise BadUsage(f"--curve is a number of seconds, not {options.curve:g}; 0 is no curve")
     live = Live(options.quiet)
     source = find_source(options, interrupts, live, [options.budget])
     graph = source.graph
@@ -82,19 +87,25 @@ def report(options: argparse.Namespace, interrupts: Interrupts) -> bool:
             schedule = solve(graph, source.budget(options.budget), "auto", options.order, *limits, progress=live)
     else:
         schedule = without_recomputation(graph)
+    interrupts.working()
+    others = other_schedules(schedule, options, interrupts, live) if options.curve else []
     interrupts.finishing()
-    write_report(schedule, options.output)
+    write_report(schedule, options.output, others)
+    if options.trace is not None:
+        schedule.trace_events(options.trace, source.unit)
     peak = at_peak(schedule)
     if options.json:
         rows = [asdict(one) for one in recomputed(schedule)]
-        print_json({**schedule.summary(), "at_peak": asdict(peak), "recomputed": rows, "page": str(options.output)})
+        written = {"page": str(options.output)} | ({} if options.trace is None else {"trace": str(options.trace)})
+        figures = {**schedule.summary(), "at_peak": asdict(peak), "recomputed": rows}
+        print_json({**figures, "others": [one.summary() for one in others], **written})
     elif not options.quiet:
         when = f", while {named(peak.op)} runs; the largest:" if peak.op else ""
         show_figures(
             f"{named(graph.name)}: peak {with_bytes(schedule.peak)}{when}",
             [(f"{format_bytes(one.size):>11}", f"{named(one.name)} ({one.kind})") for one in peak.holdings[:_SHOWN]],
         )
-        show_written([options.output])
+        show_written([options.output] if options.trace is None else [options.output, options.trace])
     return True
 
 

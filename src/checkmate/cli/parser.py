@@ -176,6 +176,15 @@ def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="the page (default: report.html)"
     )
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="a trace as well, for ui.perfetto.dev or chrome://tracing")
+    parser.add_argument(
+        "--curve",
+        type=float,
+        default=20.0,
+        metavar="S",
+        help="seconds, at most about, for schedules at a few other budgets, from which the page says what more or less memory would "
+        "cost; 0: none (default: 20)",
+    )
     search = parser.add_argument_group("the search, with --budget")
     _add_search(search, 60.0, "seconds; then the search ends with the best schedule so far")
     _add_output(parser)

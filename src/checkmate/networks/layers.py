@@ -32,6 +32,9 @@ class Layers:
     """A network in the making: every method adds a layer and returns its output.
 
     Costs are multiply-adds per example; layers that only move data (pooling, padding, reshaping) cost nothing.
+
+    A dot in the name of a layer is a level, as in `block1.attention.query`: so the ops are grouped in reports. In the names of ops
+    it is an underscore.
     """
 
     name: str
@@ -142,14 +145,16 @@ class Layers:
         for layer in range(n - 1, -1, -1):
             gradients = [2 * n - user for user in readers[layer] if user < n]
             edges += [(origin, 2 * n - layer) for origin in sorted({layer, *readers[layer], *gradients})]
+        names = [name.replace(".", "_") for name in self._names]
         graph = Graph.from_arrays(
             [*self._cost, 0.0, *(2 * cost for cost in reversed(self._cost))],
             [*self._memory, _LOSS_BYTES, *reversed(self._memory)],
             edges,
             2 * _BYTES * self._parameters,
             self.name,
-            names=[*self._names, "Loss", *(f"grad_{name}" for name in reversed(self._names))],
+            names=[*names, "Loss", *(f"grad_{name}" for name in reversed(names))],
             phases=["forward"] * n + ["loss"] + ["backward"] * n,
+            layers=[*self._names, "", *reversed(self._names)],
         )
         return graph if batch == 1 else graph.scaled(batch)
 

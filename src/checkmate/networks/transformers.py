@@ -31,22 +31,22 @@ def _transformer(net: Layers, layers: int, width: int, heads: int, vocabulary: i
     x = net.embedding("embedding", net.input, width, vocabulary)
     x = net.copy("embedding_dropout", x)
     for number in range(1, layers + 1):
-        x = net.add(f"block{number}_attention_add", x, _attention(net, f"block{number}_attention", x, width, heads))
-        x = net.add(f"block{number}_mlp_add", x, _mlp(net, f"block{number}_mlp", x, width))
+        x = net.add(f"block{number}.attention.add", x, _attention(net, f"block{number}.attention", x, width, heads))
+        x = net.add(f"block{number}.mlp.add", x, _mlp(net, f"block{number}.mlp", x, width))
     x = net.conv("head", net.layer_norm("norm", x), vocabulary, kernel=1, bias=False)
     net.activation("softmax", x)
 
 
 def _attention(net: Layers, name: str, x: Tensor, width: int, heads: int) -> Tensor:
-    x = net.layer_norm(f"{name}_norm", x)
-    query, key, value = (net.conv(f"{name}_{kind}", x, width, kernel=1) for kind in ("query", "key", "value"))
-    scores = net.product(f"{name}_scores", query, key, (x.width, x.width, heads), width // heads)
-    scores = net.copy(f"{name}_scores_dropout", net.activation(f"{name}_softmax", scores))
-    x = net.product(f"{name}_context", scores, value, (1, x.width, width), x.width)
-    return net.copy(f"{name}_dropout", net.conv(f"{name}_projection", x, width, kernel=1))
+    x = net.layer_norm(f"{name}.norm", x)
+    query, key, value = (net.conv(f"{name}.{kind}", x, width, kernel=1) for kind in ("query", "key", "value"))
+    scores = net.product(f"{name}.scores", query, key, (x.width, x.width, heads), width // heads)
+    scores = net.copy(f"{name}.scores_dropout", net.activation(f"{name}.softmax", scores))
+    x = net.product(f"{name}.context", scores, value, (1, x.width, width), x.width)
+    return net.copy(f"{name}.dropout", net.conv(f"{name}.projection", x, width, kernel=1))
 
 
 def _mlp(net: Layers, name: str, x: Tensor, width: int) -> Tensor:
-    x = net.conv(f"{name}_up", net.layer_norm(f"{name}_norm", x), 4 * width, kernel=1)
-    x = net.conv(f"{name}_down", net.activation(f"{name}_gelu", x), width, kernel=1)
-    return net.copy(f"{name}_dropout", x)
+    x = net.conv(f"{name}.up", net.layer_norm(f"{name}.norm", x), 4 * width, kernel=1)
+    x = net.conv(f"{name}.down", net.activation(f"{name}.gelu", x), width, kernel=1)
+    return net.copy(f"{name}.dropout", x)

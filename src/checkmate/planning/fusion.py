@@ -160,4 +160,5 @@ def _joined(graph: Graph, number_of: dict[int, int], group: Sequence[int], cost:
     size = graph.values[last.outputs[0]].size if len(last.outputs) == 1 else None
     usable = [op.reuses for op in (ops if elementwise else [last]) if op.reuses in number_of]
     reuses = next((number_of[value] for value in usable if graph.values[value].size == size), None)
-    return Op(last.name, cost.seconds, inputs, outputs, cost.workspace, again, last.phase, reuses)
+    layer = next((op.layer for op in reversed(ops) if op.layer), "")
+    return Op(last.name, cost.seconds, inputs, outputs, cost.workspace, again, last.phase, reuses, layer)

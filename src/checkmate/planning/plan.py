@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import os
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -69,6 +70,14 @@ class Plan:
     def predicted_peak(self) -> int:
         """Peak of live bytes that the plan promises: as rehearsed, or else as modelled."""
         return self.modelled_peak if self.rehearsed_peak is None else self.rehearsed_peak
+
+    def report(self, path: str | os.PathLike[str], others: Iterable[Schedule] = ()) -> None:
+        """Write the page on the schedule; see `Schedule.report`."""
+        self.schedule.report(path, others)
+
+    def trace_events(self, path: str | os.PathLike[str]) -> None:
+        """Write the trace of the schedule for ui.perfetto.dev and chrome://tracing; see `Schedule.trace_events`."""
+        self.schedule.trace_events(path)
 
     def excess_of(self, peak: int) -> str:
         """Words for a step that took more than its budget."""

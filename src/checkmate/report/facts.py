@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ..graph import Graph
-from ..schedule import Compute, Schedule, freed_next, steps_from_sequence
+from ..schedule import Schedule, steps_from_sequence
+from .lifetimes import lifetimes
 
 
 @dataclass(frozen=True)
@@ -43,33 +44,30 @@ class Recomputed:
 
     Attributes:
         times: computations after the first. cost: of these together, in the graph's unit.
+        size: bytes of all its values.
+        saved: bytes of its values that are in memory where the step without recomputation peaks, but not at the same place of this
+            schedule (the first computation of the op that runs then).
+        away: the most computations for which one of its values was out of memory before it was computed again.
     """
 
     op: str
+    layer: str
     times: int
     cost: float
+    size: int
+    saved: int
+    away: int
 
 
 def at_peak(schedule: Schedule) -> Peak:
     """What is in memory when the schedule takes most."""
-    graph, during = schedule.graph, schedule.trace.during
-    fixed = [Holding("parameters, buffers, inputs", "fixed", graph.fixed_memory)] if graph.fixed_memory else []
-    if not during:
-        return Peak(None, fixed)
-    worst = during.index(max(during))
-    live: set[int] = set()
-    for step in schedule.steps[:worst]:
-        if isinstance(step, Compute):
-            live.update(graph.ops[step.op].outputs)
-        else:
-            live.discard(step.value)
-    step = schedule.steps[worst]
-    assert isinstance(step, Compute)  # a free adds nothing, and is preceded by what it frees
-    op = graph.ops[step.op]
-    if op.reuses is not None and op.reuses in freed_next(schedule.steps, worst):
-        live.remove(op.reuses)  # an output has its storage
-    holdings = fixed + [_held(graph, value) for value in live]
-    holdings += [_held(graph, value) for value in op.outputs]  # also where there is one already, see `simulate`
+    graph, found = schedule.graph, lifetimes(schedule)
+    holdings = [Holding("parameters, buffers, inputs", "fixed", graph.fixed_memory)] if graph.fixed_memory else []
+    worst = found.worst
+    if worst is None:
+        return Peak(None, holdings)
+    op = graph.ops[found.ops[worst]]
+    holdings += [_held(graph, value) for value in found.live(worst)]
     if op.workspace:
         holdings.append(Holding(op.name, "workspace", op.workspace))
     return Peak(op.name, sorted(holdings, key=lambda one: (-one.size, one.name)))
@@ -82,9 +80,20 @@ def _held(graph: Graph, value: int) -> Holding:
 
 def recomputed(schedule: Schedule) -> list[Recomputed]:
     """The ops that run again, the ones that cost most first."""
-    runs = Counter(step.op for step in schedule.steps if isinstance(step, Compute))
-    ops = schedule.graph.ops
-    found = [Recomputed(ops[op].name, count - 1, (count - 1) * ops[op].cost) for op, count in runs.items() if count > 1]
+    graph, planned, plain = schedule.graph, lifetimes(schedule), lifetimes(without_recomputation(schedule.graph))
+    runs = Counter(planned.ops)
+    saved: set[int] = set()
+    if plain.worst is not None:
+        saved = set(plain.live(plain.worst)) - set(planned.live(planned.ops.index(plain.ops[plain.worst])))
+    away = planned.longest_absences(graph)
+    found = []
+    for index, count in runs.items():
+        if count > 1:
+            op = graph.ops[index]
+            sizes = {value: graph.values[value].size for value in op.outputs}
+            less = sum(size for value, size in sizes.items() if value in saved)
+            cost = (count - 1) * op.cost
+            found.append(Recomputed(op.name, op.layer, count - 1, cost, sum(sizes.values()), less, away.get(index, 0)))
     return sorted(found, key=lambda one: (-one.cost, one.op))
 
 

@@ -52,17 +52,6 @@ def plot_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
     _save(figure, path)
 
 
-def schedule_png(schedule: Schedule) -> bytes:
-    """The picture of `plot_schedule` as the contents of a .png file.
-
-    Raises:
-        CheckmateError: matplotlib is missing.
-    """
-    figure = _figure("schedule.png", *_SCHEDULE_INCHES)
-    _draw_schedule(figure, schedule)
-    return _rendered(figure, "png")
-
-
 def _draw_schedule(figure: Figure, schedule: Schedule) -> None:
     memory, picture = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (1, 1.45)})
     stages = _stages(schedule)

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from ..graph import Graph, Op, Value
+from ..graph import Graph, Op, Value, common_layer
 from ..planning import OpCost
+from .layers import Scopes
 from .op_groups import OpGroup
 from .op_kinds import IN_PLACE, root, tensor_bytes
 from .order import is_gradient
 from .trace import Traced, is_fixed
+
+#: What adds up gradients.
+_SUMS = ("AddN", "AddV2")
 
 
 @dataclass(eq=False)
@@ -52,6 +56,7 @@ def capture(traced: Traced, groups: list[OpGroup], costs: Mapping[str, OpCost], 
     values: list[Value] = []
     ids: dict[str, int] = {}
     ops: list[Op] = []
+    maker: dict[int, int] = {}  # value -> op
     phase = "forward"
     for group in groups:
         read: dict[int, None] = {}
@@ -76,9 +81,21 @@ def capture(traced: Traced, groups: list[OpGroup], costs: Mapping[str, OpCost], 
                 _workspace(group, costs, outside_readers),
                 group.recomputable,
                 phase,
+                layer=_layer(group, traced.scopes, [ops[maker[value]].layer for value in read] if phase == "backward" else ()),
             )
         )
+        maker.update(dict.fromkeys(outputs, len(ops) - 1))
     return Captured(traced, groups, costs, Graph(ops, values, traced.fixed_bytes, name))
+
+
+def _layer(group: OpGroup, scopes: Scopes, read: Sequence[str]) -> str:
+    """The layer of the last op that has one. A sum of gradients comes from what all those have in common that are added up.
+
+    Args:
+        read: the layers of what makes the values that the group reads.
+    """
+    known = next((layer for op in reversed(group.ops) if (layer := scopes.layer_of(op.name))), "")
+    return common_layer(read) if not known and group.ops[-1].type in _SUMS else known
 
 
 def _workspace(group: OpGroup, costs: Mapping[str, OpCost], outside_readers: set[str]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -108,6 +108,11 @@ def replace_input(op: tf.Operation, number: int, tensor: tf.Tensor) -> None:
 def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
     """What is known of the variable behind a resource handle."""
     handle_data_util.copy_handle_data(source, target)
+
+
+def layers_in(model: Any) -> Iterable[Any]:
+    """A Keras model, its layers, and the layers inside of those, in Keras 3 and in tf_keras; none of anything else."""
+    return model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
 
 
 def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.v1.GraphDef | None:

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..errors import BudgetWarning
-from .internals import is_recording
+from .internals import is_recording, layers_in
 
 Step = Callable[..., Any]
 
@@ -89,8 +89,7 @@ def trained_as_at_first(model: Any) -> Callable[[Step], Step]:
 
 def _trainable(model: Any) -> list[tuple[Any, bool]]:
     """Layers and variables, and whether they are trainable."""
-    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
-    return [(one, one._trainable) for one in (*layers, *model.variables) if hasattr(one, "_trainable")]
+    return [(one, one._trainable) for one in (*layers_in(model), *model.variables) if hasattr(one, "_trainable")]
 
 
 def _set_trainable(states: list[tuple[Any, bool]]) -> None:

@@ -12,6 +12,7 @@ from ..units import Budget
 from .keras_coverage import covered, trained_as_at_first, warn_of_other_training
 from .keras_shapes import PlainTraces, layout, without_options
 from .keras_step import check_backend, is_complete, refuse_distributed
+from .layers import note_layers
 from .options import Options
 from .plan import Plan
 from .specs import dense
@@ -120,6 +121,7 @@ class _Trainer:
 
             @covered
             def step(*tensors: tf.Tensor) -> Any:
+                note_layers(self._model)
                 given = iter(tensors)
                 leaves = [next(given) if there else None for there in tf.nest.flatten(nest)]
                 return self._train_step(tf.nest.pack_sequence_as(nest, leaves))

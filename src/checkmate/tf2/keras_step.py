@@ -10,6 +10,7 @@ import tensorflow as tf
 from ..errors import CheckmateError
 from ..text import printable
 from .keras_coverage import covered, trained_as_at_first
+from .layers import note_layers
 
 
 def check_backend(model: Any) -> None:
@@ -94,6 +95,7 @@ def loss_of(model: Any, loss: Any) -> Callable[[Any, Any], tf.Tensor]:
 
 
 def _gradients(model: Any, loss: Callable[[Any, Any], tf.Tensor], optimizer: Any, x: Any, y: Any) -> tuple[Any, tf.Tensor, Any]:
+    note_layers(model)
     with tf.GradientTape() as tape:
         prediction = model(x, training=True)
         value = loss(y, prediction)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from .functions import lasting_bytes
 from .internals import is_stateful, variable_bytes
+from .layers import Scopes, scopes_of
 from .op_kinds import CALLS, SMALL, is_free, is_shape, source, tensor_bytes
 from .order import in_creation_order, in_order_of, with_early_updates, with_late_broadcasts
 from .rewrite import hide_counts, rewritten
@@ -31,6 +32,7 @@ class Traced:
         captured: what stands behind those of the inputs, the last ones, that are not arguments: variables, mostly.
         structure: what the function returned.
         rewritten: the graph is what TensorFlow runs and needs no rewriting any more; see `rewrite`.
+        scopes: which layers the ops come from.
     """
 
     graph: tf.Graph
@@ -40,6 +42,7 @@ class Traced:
     captured: list[Any]
     structure: Any
     rewritten: bool
+    scopes: Scopes = field(default_factory=Scopes)
 
     @property
     def argument_count(self) -> int:
@@ -98,6 +101,7 @@ def trace(function: Callable[..., Any], specs: Sequence[Any], *, varying_batch: 
     concrete = tf.function(step, autograph=False).get_concrete_function(*specs)
     captured = list(concrete.captured_inputs)
     made = [op.name for op in concrete.graph.get_operations()]
+    scopes = scopes_of(concrete.graph)
     graph, inputs, outputs = concrete.graph, list(concrete.inputs), list(concrete.outputs)
     found = rewritten(concrete, len(inputs) - len(captured))
     if found is not None:
@@ -108,7 +112,7 @@ def trace(function: Callable[..., Any], specs: Sequence[Any], *, varying_batch: 
     order = [op for op in in_creation_order(ops) if op.name in needed and op.type != "Placeholder"]
     order = with_late_broadcasts(with_early_updates(order))
     structure = concrete.structured_outputs
-    return Traced(graph, order, inputs, outputs, captured, structure, found is not None)
+    return Traced(graph, order, inputs, outputs, captured, structure, found is not None, scopes)
 
 
 def is_fixed(tensor: tf.Tensor) -> bool:

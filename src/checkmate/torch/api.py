@@ -20,6 +20,7 @@ from .backend import Session, backend, checkmate, sessions_of
 from .capture import read_joint_graph
 from .coverage import Coverage, coverage_of, is_compiled, watch_by_name
 from .internals import isolation, on_compile, trace_and_compile
+from .layers import names_of
 from .options import read_options
 from .plan import Plan
 from .profile import profile_nodes
@@ -240,7 +241,9 @@ def capture(
 
     def partition(joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **unused: Any) -> Any:
         block = None if meant_for is None else meant_for.block
-        captured = read_joint_graph(joint, num_fwd_outputs, profile, name=type(model).__name__, block=block)
+        captured = read_joint_graph(
+            joint, num_fwd_outputs, profile, name=type(model).__name__, block=block, names=names_of(model)
+        )
         raise _Done(captured.graph)
 
     try:

@@ -81,7 +81,8 @@ class Session:
 
     def add(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Part:
         """Trace a graph."""
-        part = Part(self, module, inputs, self.group.given.get("inner", "eager"))
+        model = self.module() if self.module is not None else None
+        part = Part(self, module, inputs, self.group.given.get("inner", "eager"), model)
         self.parts.append(part)
         self.group.parts.append(part)
         if not part.trains:

@@ -29,6 +29,7 @@ from ..planning.fusion import Fusion
 from .in_place import writable_inputs
 from .inductor.inner import Inductor
 from .internals import forward_outputs, frees_gradients, is_tangent, tangents_of_outputs
+from .layers import Layers, Names
 from .measure import block_of, same_device
 from .nodes import checkpoint_of, has_side_effects, is_batch_norm, is_random, split_passes, tensors_of, unpin_overwritten
 from .random import RANDOM_DEVICES
@@ -157,6 +158,7 @@ def read_joint_graph(
     bindings: Bindings | None = None,
     block: int | None = None,
     inner: Inductor | None = None,
+    names: Names | None = None,
 ) -> Captured:
     """Read a joint graph. It is cleaned in place: dead code goes, batch norm loses what would pin its running statistics.
 
@@ -169,7 +171,7 @@ def read_joint_graph(
         name: of the graph.
         bindings: what its symbols are; by default what they were when it was traced.
         block: bytes in multiples of which memory is taken; None: as the device of the graph does.
-        inner: what will compile the passes.
+        inner: what will compile the passes. names: of the modules of the user's model, for the layers of the ops.
 
     Raises:
         CheckmateError: a size depends on data, or a view of an overwritten input is read by the backward pass.
@@ -178,18 +180,19 @@ def read_joint_graph(
     _, _, overwritten, _ = forward_outputs(module, num_forward_outputs)
     unpin_overwritten(module, overwritten)
     module.recompile()
-    reader = _JointReader(module, num_forward_outputs, profile, between_workspace, name, block, inner)
+    reader = _JointReader(module, num_forward_outputs, profile, between_workspace, name, block, inner, names or {})
     return reader.captured(reader.sizes.hints if bindings is None else bindings)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """An op before its cost is known: what computes it (None: the user's script), the values it reads and makes."""
+    """An op before its cost is known: what computes it (None: the user's script), the values it reads and makes, its layer."""
 
     node: fx.Node | None
     reads: tuple[int, ...]
     makes: tuple[int, ...]
     phase: str
+    layer: str = ""
 
 
 class _JointReader:
@@ -204,8 +207,9 @@ class _JointReader:
         name: str,
         block: int | None,
         inner: Inductor | None,
+        names: Names,
     ):
-        self.inner = inner
+        self.inner, self.layers = inner, Layers(names, module.graph.nodes)
         self.module, self.profile, self.between_workspace, self.name = module, profile, between_workspace, name
         self.outputs, self.gradients, overwritten, self.is_update = forward_outputs(module, num_forward_outputs)
         self.tangent_of = tangents_of_outputs(module, num_forward_outputs)
@@ -311,7 +315,7 @@ class _JointReader:
         """Take in the next node: a number, a part of a tuple, a view, or an op."""
         if node in self.scalars:
             return
-        made = tensors_of(node)
+        made, layer = tensors_of(node), self.layers.of(node, phase)
         if node.target is operator.getitem:
             if made and node not in self.value_of:
                 self._hold_as_view(node, made[0])
@@ -325,7 +329,7 @@ class _JointReader:
             makes = [self._new_value([node], tensor) for tensor in fresh.values()]
         else:
             makes = self._parts_of_tuple(node, fresh)
-        self.parts.append(_Part(node, reads, tuple(makes), phase))
+        self.parts.append(_Part(node, reads, tuple(makes), phase, layer))
 
     def _parts_of_tuple(self, node: fx.Node, fresh: Mapping[int, torch.Tensor]) -> list[int]:
         """The values of an op with several outputs, each held by the `getitem`s that take it.
@@ -486,7 +490,7 @@ class _JointReader:
             # While random numbers are drawn again, the state to go back to is kept.
             workspace = cost.workspace + (RNG_STATE_BYTES if self._saves_state(index) else 0)
             again, reuses = self._again[index], self._reuses[index]
-            ops.append(Op(part.node.name, cost.seconds, part.reads, part.makes, workspace, again, part.phase, reuses))
+            ops.append(Op(part.node.name, cost.seconds, part.reads, part.makes, workspace, again, part.phase, reuses, part.layer))
         return ops
 
 

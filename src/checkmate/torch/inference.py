@@ -54,7 +54,8 @@ class InferenceGraph:
         with preserved_random_state([device]):
             profile = self.group.planner.profile
             inner = Inductor(profile) if self.part.inductor else None
-            captured = read_joint_graph(self.part.module, self.part.num_outputs, profile, inner=inner).at(sizes)
+            part = self.part
+            captured = read_joint_graph(part.module, part.num_outputs, profile, inner=inner, names=part.names).at(sizes)
             plan = make_plan(part_graph(captured).graph, options, Allowance(budget, reserved), Plan, device=device)
         self.plans.append(plan)
         steps = plan.schedule.steps if captured.fusion is None else captured.fusion.expand(plan.schedule.steps)

@@ -20,6 +20,7 @@ from .capture import Captured, Profiler, read_joint_graph
 from .inductor.inner import Inductor
 from .inductor.internals import decompositions, joint_passes
 from .internals import Boxed, flat_outputs, is_tangent, keeps_graph, mark_boxed, saved_tensor_hooks, trace_and_compile
+from .layers import names_of
 from .random import preserved_random_state
 
 
@@ -148,11 +149,19 @@ class Part:
         runner: what runs it. inner: what its passes are compiled by, as in `Options`.
         trains: it has a backward pass. called: it has run.
         num_outputs: of its forward pass, or of the graph where there is no backward pass.
-        more_follows: the compiler broke the user's function off after this graph.
+        more_follows: the compiler broke the user's function off after this graph. model: of the user, where it is known. names: of its modules.
     """
 
-    def __init__(self, runner: Runner, module: fx.GraphModule, inputs: Sequence[Any], inner: str = "eager"):
+    def __init__(
+        self,
+        runner: Runner,
+        module: fx.GraphModule,
+        inputs: Sequence[Any],
+        inner: str = "eager",
+        model: torch.nn.Module | None = None,
+    ):
         self.runner = runner
+        self.names, self.model = names_of(model), None if model is None else weakref.ref(model)
         self.inner = inner
         reason = getattr(module, "compile_subgraph_reason", None)
         self.more_follows = bool(getattr(reason, "graph_break", False))
@@ -180,7 +189,7 @@ class Part:
             if self._captured is None:
                 assert self._module is not None
                 inner = Inductor(profile) if self.inductor else None
-                self._captured = read_joint_graph(self._module, self.num_outputs, profile, inner=inner)
+                self._captured = read_joint_graph(self._module, self.num_outputs, profile, inner=inner, names=self.names)
                 placeholders = [node for node in self._module.graph.find_nodes(op="placeholder") if not is_tangent(node)]
                 self._positions = [placeholders.index(entry.nodes[0]) for entry in self._captured.inputs]
             return self._captured

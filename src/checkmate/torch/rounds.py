@@ -212,6 +212,11 @@ class Round(Generic[AnyPlan]):
         return key
 
 
+def storage_of(source: Hashable | Link) -> int | None:
+    """The identity of the storage that an input of a run came from; None for what an earlier run has made."""
+    return source[0] if isinstance(source, tuple) else None
+
+
 def _look(tensor: Any) -> Any:
     """What tells one tensor of a storage from another, and from itself before it was changed; None where nothing does."""
     if not isinstance(tensor, torch.Tensor) or tensor.is_inference() or tensor.layout is not torch.strided:

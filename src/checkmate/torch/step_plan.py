@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,10 +18,11 @@ from ..planning.stretches import as_run, bytes_before, cut, lends, peak_as_run
 from ..schedule import simulate
 from .capture import Captured, Profiler
 from .halves import Halves, halves_of
+from .layers import owners_of, with_own_layers
 from .options import Options
 from .part import Part
 from .plan import Plan
-from .rounds import Order, Round, Run, within
+from .rounds import Order, Round, Run, storage_of, within
 from .script_memory import NOTHING, Script
 from .sizes import Bindings
 from .stages import Handing, Stages
@@ -290,7 +292,23 @@ def joined_graph(
 def _joined(captured: Sequence[Captured], passes: Sequence[Pass], events: Sequence[Event], script: Script) -> StepGraph:
     pairs = [Pair(number, one.sources, one.leaves, frozenset(one.borrowed)) for number, one in enumerate(passes)]
     beside = [script.after(event) for event in range(len(events))]
-    return join([part_graph(part) for part in captured], pairs, events, "step", beside)
+    parts = _with_own_layers([part_graph(part) for part in captured], passes)
+    return join(parts, pairs, events, "step", beside)
+
+
+def _with_own_layers(parts: list[PartGraph], passes: Sequence[Pass]) -> list[PartGraph]:
+    """The parts, each with the names of the modules that it runs for, where one runs several times."""
+    times = Counter(one.part for one in passes)
+    models = {id(one.part.model): one.part.model for one in passes if times[one.part] > 1 and one.part.model is not None}
+    known = [model for reference in models.values() if (model := reference()) is not None]
+    owners = {storage: owner for model in known for storage, owner in owners_of(model).items()}
+    if not owners:
+        return parts
+    read = [[storage_of(source) for source in one.sources] for one in passes]
+    return [
+        part if times[one.part] == 1 else with_own_layers(part, storages, owners)
+        for part, one, storages in zip(parts, passes, read, strict=True)
+    ]
 
 
 def certain_graph(passes: Sequence[Pass], events: Sequence[Event], profile: Profiler, script: Script) -> Graph:
