@@ -149,21 +149,21 @@ def test_an_exception_of_the_user_is_shown(
 
 
 def test_a_file_that_does_not_parse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "net.py"
+    path = tmp_path / "own_net.py"
     path.write_text("def make(:\n")
     _, err = run(capsys, "info", f"{path}:make", code=1)
     assert "def make(:" in err
-    assert re.search("checkmate: error: .*net.py:make failed with SyntaxError", err.splitlines()[-1])
+    assert re.search("checkmate: error: .*own_net.py:make failed with SyntaxError", err.splitlines()[-1])
 
 
 def test_an_import_that_fails_in_the_users_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "net.py").write_text("import no_such_package\n")
-    _, err = run(capsys, "info", f"{tmp_path}/net.py:make", code=1)
+    (tmp_path / "own_net.py").write_text("import no_such_package\n")
+    _, err = run(capsys, "info", f"{tmp_path}/own_net.py:make", code=1)
     assert err.splitlines()[-1].endswith("failed with ModuleNotFoundError: No module named 'no_such_package'")
 
 
 def test_what_can_be_refused_before_the_model_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "net.py"
+    path = tmp_path / "own_net.py"
     path.write_text("raise AssertionError('this should not have been imported')\n")
     model = f"{path}:make"
     for words, message in (
