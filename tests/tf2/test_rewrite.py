@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import checkmate.tf2
 from checkmate.tf2.keras_step import training_step
 from checkmate.tf2.sums import with_sums
 from checkmate.tf2.trace import Traced, trace
-from tf2_models import CASES, identical, state
+from tf2_models import CASES, identical, state, train_plain
 
 
-def traced(name: str) -> tuple[Traced, Any, Any]:
+def traced(name: str, **of_the_optimizer: Any) -> tuple[Traced, Any, Any]:
     case = CASES[name]()
-    model, optimizer = case.make(), case.optimizer()
+    model = case.make()
+    optimizer = keras.optimizers.Adam(1e-3, **of_the_optimizer) if of_the_optimizer else case.optimizer()
     optimizer.build(model.trainable_variables)
     specs = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), (case.x, case.y))
     before = state(model, optimizer)
@@ -40,6 +43,26 @@ def test_loops_stay_whole() -> None:
     found, _, _ = traced("recurrent")
     assert not found.rewritten
     assert any(op.type in ("While", "StatelessWhile") for op in found.ops)
+
+
+def test_a_branch_that_only_changes_variables_stays_whole() -> None:
+    """The rest of the step is what plain training runs, which takes such branches apart."""
+    found, _, _ = traced("transformer", gradient_accumulation_steps=2)
+    assert found.rewritten
+    kinds = {op.type for op in found.ops}
+    assert "If" in kinds
+    assert "AddN" in kinds
+
+
+def test_accumulated_gradients_are_those_of_plain_training() -> None:
+    case = CASES["transformer"]()
+    case.optimizer = lambda: keras.optimizers.Adam(1e-3, gradient_accumulation_steps=2)
+    expected, losses, _ = train_plain(case, steps=5)
+    model, optimizer = case.make(), case.optimizer()
+    settings = {"cost_model": "flops", "gap": 0.05, "time_limit": 2}
+    step = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, budget="80%", **settings)
+    assert [float(step(case.x, case.y)[1]) for _ in range(5)] == losses
+    assert identical(state(model, optimizer), expected)
 
 
 def test_a_constant_does_not_wait_for_what_it_was_made_of() -> None:

@@ -18,6 +18,9 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.util import _pywrap_util_port
 
+#: Attribute of a loop or a branch that is to be taken apart before the graph runs.
+_APART = "_lower_using_switch_merge"
+
 
 def copy_op(op: tf.Operation, inputs: Sequence[tf.Tensor], name: str) -> tf.Operation:
     """The same op on other inputs, in the graph that is being built; control edges come from `tf.control_dependencies`.
@@ -132,6 +135,7 @@ def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.
     context = eager_context.context()
     cancelled = cancellation.CancellationManager()
     cancelled.start_cancel()
+    name = _with_whole_branches(function)
     other = tf.function(lambda: tf.constant(0), autograph=False).get_concrete_function()
     other()  # not to be among the graphs that are collected
     context.enable_graph_collection()
@@ -139,7 +143,7 @@ def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.
         try:
             with cancellation.CancellationManagerContext(cancelled), _without_swapping():
                 # Not by calling `function`, which would collect where each op was made in order to say it in the error.
-                call_function(function.name.decode(), [*arguments, *function.captured_inputs], len(function.outputs))
+                call_function(name, [*arguments, *function.captured_inputs], len(function.outputs))
         except tf.errors.CancelledError:
             pass
         else:
@@ -148,7 +152,25 @@ def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.
         found = context.export_run_metadata().function_graphs
     finally:
         context.disable_graph_collection()
+        if name != function.name.decode():
+            remove_function(name)
     return found[0].post_optimization_graph if len(found) == 1 else None
+
+
+def _with_whole_branches(function: Any) -> str:
+    """The name of a concrete function with the same ops, whose branches and loops TensorFlow does not take apart before it rewrites it."""
+    definition = function.function_def
+    whole = [node.name for node in definition.node_def if _APART in node.attr]
+    if not whole:
+        return str(function.name.decode())
+    copy = type(definition)()
+    copy.CopyFrom(definition)
+    copy.signature.name += "_with_whole_branches"
+    for node in copy.node_def:
+        if _APART in node.attr:
+            node.attr[_APART].b = False
+    add_function(copy, function.graph)
+    return str(copy.signature.name)
 
 
 @contextmanager

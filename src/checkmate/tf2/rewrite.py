@@ -18,10 +18,10 @@ from .measure import zeros_outside
 from .op_kinds import counts_elements
 from .sums import with_sums
 
-#: Loops and branches ...
+#: Loops and branches.
 _WHOLE = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"})
 
-#: ... and what they are taken apart into: cycles, and values that may never come.
+#: What loops and branches inside of functions are taken apart into: cycles, and values that may never come.
 _TAKEN_APART = frozenset({"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "RefSwitch", "RefMerge"})
 
 #: They pass a control edge on.
@@ -44,10 +44,10 @@ def rewritten(function: Any, argument_count: int) -> Rewritten | None:
         function: a concrete function. argument_count: how many of its inputs are arguments; the rest are captures.
 
     Returns:
-        None where loops or branches were taken apart, which only the executor of TensorFlow can put in order, where there are ops
-        that nobody else may make, and where other threads were in the way.
+        None where there are loops, or branches whose results other ops read; where some were taken apart all the same, which only the
+        executor of TensorFlow can put in order; where there are ops that nobody else may make, and where other threads were in the way.
     """
-    if any(op.type in _WHOLE for op in function.graph.get_operations()):
+    if not all(_only_acts(op) for op in function.graph.get_operations() if op.type in _WHOLE):
         return None
     definition = rewritten_graph(function, [zeros_outside(t.shape, t.dtype) for t in function.inputs[:argument_count]])
     if definition is None or any(node.op in _TAKEN_APART for node in definition.node):
@@ -85,6 +85,14 @@ def rewritten(function: Any, argument_count: int) -> Rewritten | None:
             return None
         outputs = [_output(graph, results[number], places, inputs) for number in range(len(results))]
     return Rewritten(graph, inputs, outputs)
+
+
+def _only_acts(op: tf.Operation) -> bool:
+    """A branch that changes variables and computes nothing for other ops, as where an optimizer accumulates gradients.
+
+    What TensorFlow makes of the inside of other ones in plain training, where it takes them apart, it does not make of whole ones.
+    """
+    return op.type == "If" and all(tensor.shape.num_elements() == 1 for tensor in op.outputs)
 
 
 def _name_as_of_onednn(node: Any) -> None:
