@@ -27,8 +27,12 @@ _PER_SECOND = 1e12
 _MOST_NANOSECONDS = 1e15
 
 _PROCESS, _COMPUTATIONS, _LAYERS = 1, 1, 2
-#: Names of colours that Chrome's viewer knows; Perfetto goes by the name of the event.
-_COLOURS = {"forward": "good", "backward": "generic_work", "recomputation": "bad"}
+#: Names of colours that Chrome's viewer knows (pale blue, grey, orange; all else pale grey); Perfetto goes by the name of the event.
+_COLOURS = {
+    "forward": "thread_state_runnable",
+    "backward": "cq_build_abandoned",
+    "recomputation": "thread_state_iowait",
+}
 _MEMORY, _PLAIN, _BUDGET = "memory of this schedule", "memory without recomputation", "budget"
 
 
@@ -76,7 +80,7 @@ def trace_data(schedule: Schedule, unit: str | None = None) -> dict[str, Any]:
     about = {key: value for key, value in schedule.summary().items() if value is not None}
     return {
         "traceEvents": events,
-        "displayTimeUnit": "ms",
+        "displayTimeUnit": "ns",  # how exactly Chrome's viewer tells slices beside each other from slices within others
         "otherData": {**about, "graph": named(graph.name), "time": scale},
     }
 
