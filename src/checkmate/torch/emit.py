@@ -15,7 +15,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import fx
@@ -34,7 +34,7 @@ _BATCH_NORM_PLAIN = aten._native_batch_norm_legit.no_stats
 
 
 #: Copies of nodes that functions before have made, and of states of the random number generator (by op).
-Copies = Mapping[fx.Node, fx.Node] | Mapping[int, fx.Node] | Mapping[fx.Node | int, fx.Node]
+Copies: TypeAlias = "Mapping[fx.Node, fx.Node] | Mapping[int, fx.Node] | Mapping[fx.Node | int, fx.Node]"
 #: The numbers that a function wants after its other inputs.
 Numbers = Callable[[Bindings], tuple[Any, ...]]
 
