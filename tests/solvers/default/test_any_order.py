@@ -85,7 +85,7 @@ def test_never_worse_than_the_given_order(share: float) -> None:
         anywhere = checkmate.solve(graph, budget, order="any", gap=0, time_limit=5)
         assert graph.ideal_cost <= anywhere.lower_bound and anywhere.cost <= given.cost
         if graph.num_ops > 62:
-            assert anywhere.lower_bound == graph.ideal_cost, "that of the given order is none"
+            assert anywhere.lower_bound > graph.ideal_cost
         else:
             assert anywhere.status == "optimal"
 

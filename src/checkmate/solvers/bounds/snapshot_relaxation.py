@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...float_rounding import UNIT
+from ...graph import Graph
 from ..mixed_integer import dispatch
 from ..mixed_integer.program import Answer, Program
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
@@ -32,7 +33,7 @@ _TINY = 1e-4
 #: A bound on the objective becomes one on costs by way of two products, of which each rounds by at most 2^-53.
 _PRODUCTS = 1.0 - 4 * UNIT
 #: Quotients of bytes are rounded by at most 2^-53 each: what fits exactly fits after that if this share is added to the limit.
-_QUOTIENTS = 4 * UNIT
+QUOTIENTS = 4 * UNIT
 #: A value that may be retained or not.
 _OPEN = -1
 #: Suffix windows times ops in one program.
@@ -58,7 +59,17 @@ class Relaxed:
     work: float = 0.0
 
 
-def _without_tiny(size: Floats) -> Bools:
+def scale_of(graph: Graph) -> float:
+    """What costs are multiplied by to be an objective."""
+    return _SCALE / graph.ideal_cost if graph.ideal_cost else 1.0
+
+
+def cost_of(graph: Graph, objective: float) -> float:
+    """The bound on the cost of schedules that one on the objective, the scaled cost of recomputations, proves."""
+    return graph.ideal_cost + max(0.0, objective / scale_of(graph) * _PRODUCTS)
+
+
+def without_tiny(size: Floats) -> Bools:
     """Values whose size matters: the smallest ones, up to a ten-thousandth of all bytes together, are taken to be free.
 
     That keeps the bound valid and spares the program most of its decisions (statistics of norms, seeds, losses).
@@ -95,8 +106,8 @@ class SnapshotRelaxation:
     def __init__(self, problem: Problem):
         self.problem = problem
         self._useful_until = problem.useful_until(problem.recomputable)
-        self._counted = _without_tiny(problem.size)
-        self._scale = _SCALE / problem.graph.ideal_cost if problem.graph.ideal_cost else 1.0
+        self._counted = without_tiny(problem.size)
+        self._scale = scale_of(problem.graph)
 
     def solve(
         self,
@@ -161,8 +172,7 @@ class SnapshotRelaxation:
         return Fractional(self._bound(answer.bound), [np.where(index >= 0, x[index], 0.0) for index in recompute], answer.work)
 
     def _bound(self, objective: float) -> float:
-        ideal = self.problem.graph.ideal_cost
-        return ideal + max(0.0, objective / self._scale * _PRODUCTS)
+        return cost_of(self.problem.graph, objective)
 
     def _read(self, answer: Answer, retain: list[Ints], recompute: list[Ints]) -> Relaxed:
         if answer.infeasible:
@@ -254,7 +264,7 @@ class SnapshotRelaxation:
         others = np.flatnonzero((retain >= 0) & ~touched & self._counted)
         unit = max(capacity, 1.0)
         left = (capacity - problem.working_set[stage]) / unit
-        program.at_most(retain[others], problem.size[others] / unit, left + _QUOTIENTS * abs(left))
+        program.at_most(retain[others], problem.size[others] / unit, left + QUOTIENTS * abs(left))
 
     def _limit_recomputations(
         self, program: Program, capacity: float, group: tuple[int, int], retain: list[Ints], again: Ints, ops: list[int]
@@ -282,7 +292,7 @@ class SnapshotRelaxation:
             others = np.array([v for v in stays.tolist() if v not in touched], np.int64)
             columns = np.append(through[others], again[op])
             program.at_most(
-                columns, np.append(problem.size[others], problem.working_set[op]) / unit, capacity / unit * (1 + _QUOTIENTS)
+                columns, np.append(problem.size[others], problem.working_set[op]) / unit, capacity / unit * (1 + QUOTIENTS)
             )
 
     def _window(self, program: Program, retain: Ints, groups: list[Ints], stage: int, edges: tuple[Ints, Ints]) -> None:

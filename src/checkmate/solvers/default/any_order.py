@@ -3,13 +3,14 @@
 First the order alone is searched for one that fits without recomputation. Then comes the best schedule in the given order, and
 annealing over sequences from there and from the order of lowest peak, in rounds of growing length.
 
-Limits: but for small graphs (see best_first_search.py) the only bound is the cost of computing every op once. The bounds of the given order
-say nothing about other orders.
+The bounds of the given order say nothing about other orders: what is proven comes from single moments (cut_bound.py) and, for small graphs,
+from the exact search (best_first_search.py).
 """
 
 from __future__ import annotations
 
 from ...schedule import OPTIMAL_GAP
+from ..bounds.cut_bound import Cut, CutBound
 from ..exact.best_first_search import ALL, FIRST, exact
 from ..heuristics.annealing import COLD, HOT, POLISH_HEAT, Anneal
 from ..interface.running_search import Search
@@ -36,6 +37,7 @@ class _AnyOrder:
         self._consider(evaluate(graph, range(graph.num_ops)), "no recomputation")
         if search.done() or exact(search, FIRST):
             return
+        self._cuts()
         moves = self._moves(self.numbers.order_moves)
         search.work.spend(annealing(moves, graph.num_ops))
         low = self.anneal.run(range(graph.num_ops), moves, shifts_only=True, stop=search.done)
@@ -49,6 +51,27 @@ class _AnyOrder:
         if not self._over():
             exact(search, ALL)
         self._rounds(low)
+
+    def _cuts(self) -> None:
+        """Bounds from the moments at which most is needed, by linear programs, and by an integer program where that was most."""
+        search, graph, numbers = self.search, self.graph, self.numbers
+        if graph.num_ops > numbers.cut_ops:
+            return
+        cuts, capacity = CutBound(problem_of(graph)), float(search.budget - graph.fixed_memory)
+        best = (0.0, -1)
+        for op in cuts.tightest(capacity, numbers.cuts):
+            if search.done():
+                return
+            found = cuts.relax(capacity, op, search.time_left(), search.done)
+            self._bounded(found)
+            best = max(best, (found.bound, op))
+        if best[1] >= 0 and not search.done():
+            units = numbers.cut_share * search.time_limit
+            self._bounded(cuts.solve(capacity, best[1], search.time_left(), search.gap / 10, search.seed, search.done, units))
+
+    def _bounded(self, found: Cut) -> None:
+        self.search.work.spend(found.work)
+        self.search.raise_bound(found.bound, "bound from what is in memory at one moment", "any")
 
     def _moves(self, per_op: int) -> int:
         return max(self.numbers.least_moves, min(self.numbers.most_moves, per_op * self.graph.num_ops))

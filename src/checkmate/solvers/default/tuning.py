@@ -149,6 +149,9 @@ class AnyOrderNumbers(Numbers):
     given_share: float = number(0.3, "share of the time limit in units of work", "that the given order gets", _ANY, most=1.0)
     patience: int = number(3, "rounds", "in a row that bring less than `progress` are the end", _ANY, 1)
     progress: float = number(1e-5, "share of the ideal cost", "that a round should bring", _ANY)
+    cut_ops: int = number(6000, "ops", "of the largest graphs with bounds from single moments", _ANY)
+    cuts: int = number(8, "moments", "of which bounds are computed", _ANY, 1)
+    cut_share: float = number(0.1, "share of the time limit in units of work", "for the integer program of one", _ANY, most=1.0)
 
 
 @dataclass(frozen=True)
