@@ -30,7 +30,7 @@ import checkmate
 from checkmate import Compute, Graph, networks
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from solver import environment, instances
+from solver import NETWORKS, environment, instances
 from tuning_instances import tuning_instances
 
 from support import random_graph
@@ -100,7 +100,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("graphs", nargs="*", type=Path, metavar="GRAPH", help="JSON files of graphs, or folders of them")
     names = ["vgg16", "unet", "mobilenet"]
-    parser.add_argument("--networks", nargs="*", choices=networks.__all__, default=names, help=f"default: {' '.join(names)}")
+    parser.add_argument("--networks", nargs="*", choices=NETWORKS, default=names, help=f"default: {' '.join(names)}")
     parser.add_argument("--layers", type=int, default=4, help="of a transformer; 0: none (default: 4)")
     parser.add_argument("--random", type=int, default=20, help="random training graphs (default: 20)")
     parser.add_argument("--tuning", type=int, default=12, help="graphs of benchmarks/tuning_instances.py (default: 12)")

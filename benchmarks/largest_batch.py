@@ -17,13 +17,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from solver import environment
+from solver import NETWORKS, environment
 
 import checkmate
 from checkmate import Graph, networks
 
 #: Of Checkmate's evaluation.
-NAMES = tuple(name for name in networks.__all__ if name != "transformer")
+NAMES = tuple(name for name in NETWORKS if name != "transformer")
 
 
 def largest(graph: Graph, budget: int, time_limit: float, seed: int) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def largest(graph: Graph, budget: int, time_limit: float, seed: int) -> dict[str
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--networks", nargs="+", choices=networks.__all__, default=NAMES, help="default: those seven")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NAMES, help="default: those seven")
     parser.add_argument("--budget", default="16GB", help="of the GPU (default: 16GB)")
     parser.add_argument("--time-limit", type=float, default=160.0, help="seconds for each network (default: 160)")
     parser.add_argument("--seed", type=int, default=0)

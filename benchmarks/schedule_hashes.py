@@ -25,7 +25,7 @@ import checkmate
 from checkmate import Compute, Graph, networks
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from solver import budget_of, environment, instances
+from solver import NETWORKS, budget_of, environment, instances
 
 from support import random_budget, random_graph
 
@@ -63,7 +63,7 @@ def rows(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
         found[key] = row(graph, budget, method, options)
         print(f"{key:60} {found[key]['hash']} {found[key]['seconds']:8.2f}", flush=True)
 
-    graphs = [*instances(list(networks.__all__), options.graphs), networks.transformer(layers=4)]
+    graphs = [*instances(list(NETWORKS), options.graphs), networks.transformer(layers=4)]
     for graph in graphs:
         for text in BUDGETS:
             budget = budget_of(graph, text)
