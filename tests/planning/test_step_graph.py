@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import checkmate
-from checkmate import Compute, Graph, InfeasibleBudget, Op, Value, simulate
+from checkmate import Compute, Free, Graph, InfeasibleBudget, Op, Value, simulate
 from checkmate.errors import CheckmateError, Contradiction, GraphError
 from checkmate.planning.parts import Event, Link, Pair, PartGraph, PartInput, least_across
 from checkmate.planning.step_graph import StepGraph, join
@@ -351,7 +351,15 @@ def run_stages(made: Round, step: StepGraph, steps: list[Step], limit: int) -> i
     whole = simulate(step.graph, run)
     assert whole.peak <= max(limit, simulate(step.graph, steps).peak)
     assert whole.cost <= simulate(step.graph, steps).cost
-    machine = StageMachine(made, step, stages(step, run))
+    cut_up = stages(step, run)
+    for index, op in enumerate(step.graph.ops):
+        if step.local[index] is None and op.name.startswith("script after event "):
+            last = {one.value: one for one in cut_up[int(op.name.split()[-1])] if isinstance(one, Free)}
+            made_again = {
+                v for one in cut_up[int(op.name.split()[-1])] if isinstance(one, Compute) for v in step.graph.ops[one.op].outputs
+            }
+            assert not (last.keys() & set(op.inputs)) - made_again, "the script reads what an event has freed"
+    machine = StageMachine(made, step, cut_up)
     peak = machine.run()
     assert peak <= whole.peak
     assert all(live <= said for live, said in zip(machine.before, bytes_before(step, steps, limit), strict=True))

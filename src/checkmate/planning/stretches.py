@@ -77,12 +77,13 @@ def stages(step: StepGraph, run: Sequence[Step]) -> list[list[Step]]:
             time = next(times)
             number = time // 2
             if step.local[one.op] is None:
-                number += number + 1 < len(found)  # what is freed now has been read by the script
+                number += 1  # what is freed now has been read by the script
                 continue
             event = step.events[number]
             if time % 2 or not (event.backward or step.pair_of(one.op) == event.pair):
                 raise Contradiction(f"op {step.graph.ops[one.op].name!r} is computed while another part runs")
-        found[number].append(one)
+        if number < len(found):
+            found[number].append(one)
     return found
 
 
