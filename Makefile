@@ -15,9 +15,10 @@ demo: $(STAMP)
 	$(BIN)/checkmate demo --output demo-output
 
 # Each framework in processes of its own: together they change each other's threads and memory. So do tests of TensorFlow: those with
-# the tightest budgets need a memory pool that no other has cut into pieces. The rest, mostly search on one core, uses all of them.
+# the tightest budgets need a memory pool that no other has cut into pieces. The rest, mostly search on one core, uses all of them: PyTorch with
+# several threads in each would be many times slower, for they wait for each other without giving way.
 test: check
-	$(BIN)/python -m pytest --ignore=tests/tf2 --ignore=tests/benchmarks --deselect "$(TF_TUTORIAL)" \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/tf2 --ignore=tests/benchmarks --deselect "$(TF_TUTORIAL)" \
 		--numprocesses logical --maxprocesses 8 --dist worksteal
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-tf2 test-scripts
 
