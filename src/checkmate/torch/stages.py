@@ -70,16 +70,18 @@ class Stages:
         self._captured = captured
         self._borrowed = borrowed
         emitters = self._emitters()
+        #: For each pass the number of the stage of its backward pass, also where that does not come in the round.
+        self.backward = {event.pair: number for number, event in enumerate(joined.events) if event.backward}
+        # A backward pass that comes after all computes again whatever it needs, and draws the same numbers.
+        may_come = any(part.between is not None and pair not in self.backward for pair, part in enumerate(captured))
         for op, count in Counter(step.op for step in run if isinstance(step, Compute)).items():
-            if count > 1:
+            if count > 1 or (may_come and joined.local[op] is not None):
                 _emitter_of(joined, emitters, op).repeats(_local(joined, op))
         cut = stages(joined, run)
         made = [self._stage(emitters, number, steps) for number, steps in enumerate(cut)]
         for emitter in emitters:
             emitter.enter(Function())
         known = [(emitter.behind, emitter.first, emitter.states_behind) for emitter in emitters]
-        #: For each pass the number of the stage of its backward pass, also where that does not come in the round.
-        self.backward = {event.pair: number for number, event in enumerate(joined.events) if event.backward}
         for pair, part in enumerate(captured):
             if part.between is not None and pair not in self.backward:
                 self.backward[pair] = len(made)
