@@ -134,7 +134,7 @@ def _not_loaded() -> Iterator[None]:
     from torch._inductor.codecache import PyCodeCache
 
     def written(key: str, path: str, *arguments: Any, **keywords: Any) -> Any:
-        return SimpleNamespace(__file__=path, call=None)
+        return SimpleNamespace(__file__=path, call=unready)  # 2.11 wants something to call there
 
     with patch.object(PyCodeCache, "load_by_key_path", written):
         yield
