@@ -77,6 +77,7 @@ def test_words_that_are_close_to_a_name(capsys: pytest.CaptureFixture[str]) -> N
     line = refused(capsys, "info", "resnet51")
     assert line.startswith("cannot read resnet51: No such file") and "did you mean resnet50?" in line
     assert "`checkmate networks` lists them" in refused(capsys, "info", "bert")
+    assert "did you mean resnet50?" in refused(capsys, "info", "resnet51", "--batch", "2")
     assert refused(capsys, "info", "none.json") == "cannot read none.json: No such file or directory"
 
 

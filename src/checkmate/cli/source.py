@@ -80,12 +80,12 @@ def find_source(options: argparse.Namespace, interrupts: Interrupts, live: Live,
         return Source(device, "seconds", lambda: _on_device(found, device))
     if _is_model(word):
         return _model(word, batch, device, interrupts, live, budgets)
+    loaded = _load(word)  # first: a name that is not known is not taken for a file
     for option, given in (("--batch", batch), ("--device-model", device)):
         if given is not None:
             raise BadUsage(
                 f"{option} is for networks by name and for models: the costs and sizes in a graph file are as they are"
             )
-    loaded = _load(word)
     return Source(None, None, lambda: loaded)
 
 
