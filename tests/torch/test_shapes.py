@@ -72,3 +72,35 @@ def test_names_and_dimensions_are_checked(shapes: Any, message: str) -> None:
     model = checkmate.torch.compile(Net(False), budget="1MiB", shapes=shapes, **FLOPS)
     with pytest.raises(CheckmateError, match=message):
         model(torch.randn(8, 16), 2.0)
+
+
+class Filled(nn.Module):
+    """The shorter a text, the more there is of what it is filled up with, which is a path of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given, self.rest = (nn.ModuleList(nn.Linear(32, 32) for _ in range(6)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rest = x.new_ones(512 - x.shape[0], 32)
+        for given, other in zip(self.given, self.rest, strict=True):
+            x, rest = torch.tanh(given(x)), torch.tanh(other(rest))
+        return x.square().mean() + rest.square().mean()
+
+
+@pytest.mark.filterwarnings("ignore:the peak of the first steps was not measured")  # this test measures them
+def test_what_grows_as_inputs_get_smaller_keeps_to_the_budget() -> None:
+    torch.manual_seed(0)
+    plain, budget = Filled(), 540_000
+    planned = checkmate.torch.compile(copy.deepcopy(plain), budget=budget, dynamic=True, **FLOPS)
+
+    def taken(model: nn.Module, size: int) -> int:
+        model.zero_grad()
+        with checkmate.torch.measure("cpu") as seen:
+            model(torch.ones(size, 32)).backward()
+        return seen.peak - seen.base + sum(p.nbytes for p in model.parameters())
+
+    for size in (300, 200, 10, 300, 200, 100, 10):
+        assert taken(plain, size) > budget >= taken(planned, size)
+        assert identical([p.grad for p in planned.parameters()], [p.grad for p in plain.parameters()])  # type: ignore[arg-type]  # all have one
+    assert len(checkmate.torch.plans(planned)) == 3  # for 300, for 200 and for 10, which does for 100 too

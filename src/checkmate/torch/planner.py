@@ -124,6 +124,8 @@ class Planner:
         announced = [self.announced.get((one.part, i), one.sizes) for i, one in enumerate(passes)]
         sizes = [largest([one.sizes, announced[i], *(other.passes[i].sizes for other in others)]) for i, one in enumerate(passes)]
         at_most = [replace(one, sizes=most) for one, most in zip(passes, sizes, strict=True)]
+        if not all(one.part.captured(self.profile).covers(one.sizes, by.sizes) for one, by in zip(passes, at_most, strict=True)):
+            at_most = list(passes)
         device = passes[0].part.captured(self.profile).device
         own = own_storages(passes)
         expected = self.held.expected(device)  # first: it finds optimizers, whose state may be held already
