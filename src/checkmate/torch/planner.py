@@ -108,6 +108,7 @@ class Planner:
         old: StepPlan | None = None,
         grown: bool = True,
         twice: bool = False,
+        alike: Sequence[StepPlan] = (),
     ) -> StepPlan:
         """Plan a round, at the largest sizes seen if that can be had.
 
@@ -117,6 +118,7 @@ class Planner:
             old: the one among them whose place the new one takes.
             grown: sizes, or what training holds, may be more than before, and with them what a percentage comes to.
             twice: backward passes keep what they read, and run once more.
+            alike: plans of other orders, which may have the same ops.
 
         Raises:
             InfeasibleBudget: no schedule was found.
@@ -132,6 +134,7 @@ class Planner:
         now = self.held.now(device, own) - self.held.gradients(device) + self._gradients  # those of this round are its own
         outside = max(outside, now + self.left + expected + script.during) + _TICKET * len(passes)
         ported = [other.plan for other in others if other is not old]
+        ported += sorted((other.plan for other in alike), key=lambda plan: plan.schedule.overhead)
         allow = partial(self._allowance, order=order_of(passes, events), device=device, outside=outside, grown=grown)
         soon = not self.options.wait and self.options.inner == "eager"  # each schedule is compiled
         again = self.held.trained(device) if twice else None

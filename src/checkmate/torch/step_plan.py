@@ -77,6 +77,7 @@ class StepPlan:
         halves: for each pass of the round. stages: in their place, where passes compute again what other parts have returned.
         watch: measures the first round.
         outdated: it took more than its budget, and is to be made again. captured: the parts at its sizes.
+        last_used: number of the last round that began under it, among those of its group.
         limit: bytes that the round may take, as its parts run it.
         again: bytes of gradients that are there when its backward passes run once more; None where they do not.
     """
@@ -99,6 +100,7 @@ class StepPlan:
         self.events = list(events)
         self.order = order_of(passes, events)
         self.outdated = False
+        self.last_used = 0
         self.captured = list(captured)
         self._joined = joined
         self._search: _Search | None = None
