@@ -368,6 +368,23 @@ def test_the_root_of_fsdp_is_told(compile: Compile) -> None:
         torch.distributed.destroy_process_group()
 
 
+def test_modules_of_pytorchs_own_that_are_compiled_in_place_by_name() -> None:
+    """PyTorch itself compiles nothing where `nn.Sequential.compile` is called: the frame is its own."""
+    torch.manual_seed(0)
+    for plain, x in (
+        (nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)), batch()),
+        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), batch()[None]),
+    ):
+        model = twin(plain)
+        model.compile(backend="checkmate", options={"budget": "1GiB", "cost_model": "flops"})
+        for seed in range(2):
+            for each in (plain, model):
+                torch.manual_seed(seed)
+                step(each, lambda each=each, x=x: each(x).square())  # type: ignore[misc]  # bound here
+        assert identical(list(model.parameters()), list(plain.parameters()))
+        assert [plan.executions for plan in checkmate.torch.plans(model)] == [2]
+
+
 # --- copies, files, wrappers ---
 
 

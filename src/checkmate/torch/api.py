@@ -178,7 +178,7 @@ def _is_ours(given: Any) -> bool:
     return given is checkmate or getattr(given, "func", None) in (backend, _take)
 
 
-on_compile(_is_ours, lambda given, made, target: watch_by_name(made, target) if given is checkmate else made)
+on_compile(_is_ours, lambda given, made, target: watch_by_name(made, target) if given is checkmate else made, to_compile)
 steps_without_plan.install()
 
 
