@@ -508,6 +508,24 @@ def test_a_forward_that_is_wrapped_after_compiling(compile: Compile) -> None:
     assert len(checkmate.torch.plans(compiled)) == 1
 
 
+@BOTH
+def test_hooks_that_come_and_go_between_steps(compile: Compile) -> None:
+    torch.manual_seed(0)
+    plain = Layers()
+    model = twin(plain)
+    compiled = compile(model)
+    for hooked in (False, True, False):
+        for each in (plain, model):
+            each.zero_grad()
+            if hooked:
+                handle = each.first.register_forward_hook(lambda module, given, output: 1.5 * output)
+            (compiled if each is model else plain)(batch()).sum().backward()
+            if hooked:
+                handle.remove()
+        assert identical(gradients(model), gradients(plain))
+    assert sorted(plan.executions for plan in checkmate.torch.plans(model)) == [1, 2]
+
+
 # --- functions ---
 
 

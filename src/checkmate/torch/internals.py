@@ -248,8 +248,8 @@ def on_compile(
     context: Any = getattr(eval_frame, "_TorchDynamoContext", None)
     if context is None:
         return
-    # PyTorch leaves recurrent layers out unless it is told not to.
-    allow_rnn = dynamo_config._make_closure_patcher(allow_rnn=True)
+    # PyTorch leaves recurrent layers out unless it is told not to, and does not notice hooks that modules get or lose later.
+    thorough = dynamo_config._make_closure_patcher(allow_rnn=True, skip_nnmodule_hook_guards=False)
     compile_one = context.__call__
 
     @wraps(compile_one)
@@ -258,8 +258,8 @@ def on_compile(
         given = getattr(given, "compiler_fn", given)
         if not is_ours(given):
             return compile_one(self, target)
-        if allow_rnn not in self.enter_exit_hooks:
-            self.enter_exit_hooks.append(allow_rnn)
+        if thorough not in self.enter_exit_hooks:
+            self.enter_exit_hooks.append(thorough)
             # As in `isolation`: two models of a class, or a copy, would otherwise share graphs, and with them plans and budget.
             if not hasattr(self, "_isolate_recompiles_id"):
                 _keep_apart(self)
