@@ -60,6 +60,11 @@ def step(model: nn.Module, run: Callable[[], Tensor], optimizer: torch.optim.Opt
     optimizer.step()
 
 
+def told(caught: pytest.WarningsRecorder) -> list[str]:
+    """What was said about the budget; under some releases of Python, PyTorch has warnings of its own."""
+    return [str(one.message) for one in caught if issubclass(one.category, BudgetWarning)]
+
+
 # --- options of both ways of calling ---
 
 
@@ -204,7 +209,7 @@ def test_rnns_of_packed_inputs_are_told_once(compile: Compile) -> None:
     compiled = compile(planned)
     with pytest.warns(BudgetWarning, match="a part of Language runs outside the plan") as caught:
         compiled(ids).backward()
-    assert len(caught) == 1
+    assert len(told(caught)) == 1
     planned.zero_grad()
     assert identical(trained(plain, plain, ids), trained(planned, compiled, ids))
 
@@ -244,7 +249,7 @@ def test_a_model_without_any_graph_is_named_once(compile: Compile) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.warns(BudgetWarning, match="no part of Disabled is under the budget") as caught:
         step(model, lambda: compiled(batch()), optimizer)
-    assert len(caught) == 1
+    assert len(told(caught)) == 1
     for _ in range(2):
         step(model, lambda: compiled(batch()), optimizer)  # warnings are errors
     assert checkmate.torch.plans(model) == []
@@ -265,7 +270,7 @@ def test_loops_with_breaks_are_named_once(compile: Compile) -> None:
     compiled = compile(model)
     with pytest.warns(BudgetWarning, match="Loop") as caught:
         compiled(batch()).sum().backward()
-    assert len(caught) == 1
+    assert len(told(caught)) == 1
     compiled(batch()).sum().backward()
 
 
@@ -290,7 +295,7 @@ def test_a_method_that_goes_around_the_compiled_call_is_told_once(compile: Compi
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.warns(BudgetWarning, match="parameters of Trained has ended without a call.*training_step") as caught:
         step(model, lambda: compiled.training_step(batch()), optimizer)
-    assert len(caught) == 1
+    assert len(told(caught)) == 1
     step(model, lambda: compiled.training_step(batch()), optimizer)
 
 
@@ -320,7 +325,7 @@ def test_a_compiler_around_that_takes_the_place_is_told(compile: Compile) -> Non
     around = torch.compile(compile(model), backend="aot_eager")
     with pytest.warns(BudgetWarning, match="another torch.compile around") as caught:
         step(model, lambda: around(batch()))
-    assert len(caught) == 1
+    assert len(told(caught)) == 1
 
 
 @BOTH
