@@ -91,11 +91,11 @@ class Filled(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:the peak of the first steps was not measured")  # this test measures them
-def test_what_grows_as_inputs_get_smaller_keeps_to_the_budget() -> None:
+@pytest.mark.parametrize("budget", [540_000, 560_000])
+def test_what_grows_as_inputs_get_smaller_keeps_to_the_budget(budget: int) -> None:
     torch.manual_seed(0)
-    plain, budget = Filled(), 540_000
-    options = {**FLOPS, "time_limit": 60.0}  # a schedule that is less good may take less at these sizes
-    planned = checkmate.torch.compile(copy.deepcopy(plain), budget=budget, dynamic=True, **options)
+    plain = Filled()
+    planned = checkmate.torch.compile(copy.deepcopy(plain), budget=budget, dynamic=True, **FLOPS)
 
     def taken(model: nn.Module, size: int) -> int:
         model.zero_grad()
@@ -106,7 +106,6 @@ def test_what_grows_as_inputs_get_smaller_keeps_to_the_budget() -> None:
     for size in (300, 200, 10, 300, 200, 100, 10):
         assert taken(plain, size) > budget >= taken(planned, size)
         assert identical([p.grad for p in planned.parameters()], [p.grad for p in plain.parameters()])  # type: ignore[arg-type]  # all have one
-    assert len(checkmate.torch.plans(planned)) > 1
 
 
 def test_where_each_size_has_a_graph_they_share_the_search_and_those_not_used_go(monkeypatch: pytest.MonkeyPatch) -> None:
