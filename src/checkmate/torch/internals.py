@@ -231,9 +231,7 @@ def _leave_out_unpacking() -> None:
 _leave_out_unpacking()
 
 
-def on_compile(
-    is_ours: Callable[[Any], bool], replace: Callable[[Any, Any, Any], Any], framed: Callable[[torch.nn.Module], Any]
-) -> None:
+def on_compile(is_ours: Callable[[Any], bool], replace: Callable[[Any, Any, Any], Any], framed: Callable[[Any], Any]) -> None:
     """See to everything that `torch.compile` makes from now on with a backend of this package, by whatever way of calling.
 
     PyTorch does not ask a backend before the first graph, and not at all where there is none. Other backends notice nothing.
@@ -242,8 +240,7 @@ def on_compile(
         is_ours: of the backend.
         replace: (backend, compiled function, what it was made of) -> the function to use instead. It is not called for a wrapper module,
             but for the function inside.
-        framed: from a module to a function that calls it. PyTorch compiles no frame of its own, such as that of a bare nn.Sequential:
-            `Module.compile`, unlike `torch.compile`, then compiles nothing.
+        framed: from what is to be compiled to what PyTorch can compile in its place.
     """
     context: Any = getattr(eval_frame, "_TorchDynamoContext", None)
     if context is None:
@@ -265,10 +262,7 @@ def on_compile(
                 _keep_apart(self)
             elif self._isolate_recompiles_id == -1:
                 self._isolate_recompiles_id = next(eval_frame._next_isolate_recompiles_id)
-        own: Any = getattr(target, "__self__", None)
-        name = getattr(target, "__name__", None)
-        bare = isinstance(own, torch.nn.Module) and name == "_call_impl" and type(own).forward.__module__.startswith("torch.")
-        compiled = compile_one(self, framed(own) if bare else target)
+        compiled = compile_one(self, framed(target))
         return compiled if isinstance(compiled, torch.nn.Module | type) else replace(given, compiled, target)
 
     context.__call__ = compile_with
