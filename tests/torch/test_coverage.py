@@ -60,6 +60,11 @@ def step(model: nn.Module, run: Callable[[], Tensor], optimizer: torch.optim.Opt
     optimizer.step()
 
 
+def told(caught: pytest.WarningsRecorder) -> list[str]:
+    """What was said about the budget; under some releases of Python, PyTorch has warnings of its own."""
+    return [str(one.message) for one in caught if issubclass(one.category, BudgetWarning)]
+
+
 # --- options of both ways of calling ---
 
 
@@ -204,7 +209,7 @@ def test_rnns_of_packed_inputs_are_told_once(compile: Compile) -> None:
     compiled = compile(planned)
     with pytest.warns(BudgetWarning, match="a part of Language runs outside the plan") as caught:
         compiled(ids).backward()
-    assert len(caught) == 1
+    assert len(told(caught)) == 1
     planned.zero_grad()
     assert identical(trained(plain, plain, ids), trained(planned, compiled, ids))
 
@@ -244,7 +249,7 @@ def test_a_model_without_any_graph_is_named_once(compile: Compile) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.warns(BudgetWarning, match="no part of Disabled is under the budget") as caught:
         step(model, lambda: compiled(batch()), optimizer)
-    assert len(caught) == 1
+    assert len(told(caught)) == 1
     for _ in range(2):
         step(model, lambda: compiled(batch()), optimizer)  # warnings are errors
     assert checkmate.torch.plans(model) == []
@@ -265,7 +270,7 @@ def test_loops_with_breaks_are_named_once(compile: Compile) -> None:
     compiled = compile(model)
     with pytest.warns(BudgetWarning, match="Loop") as caught:
         compiled(batch()).sum().backward()
-    assert len(caught) == 1
+    assert len(told(caught)) == 1
     compiled(batch()).sum().backward()
 
 
@@ -290,7 +295,7 @@ def test_a_method_that_goes_around_the_compiled_call_is_told_once(compile: Compi
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.warns(BudgetWarning, match="parameters of Trained has ended without a call.*training_step") as caught:
         step(model, lambda: compiled.training_step(batch()), optimizer)
-    assert len(caught) == 1
+    assert len(told(caught)) == 1
     step(model, lambda: compiled.training_step(batch()), optimizer)
 
 
@@ -320,7 +325,7 @@ def test_a_compiler_around_that_takes_the_place_is_told(compile: Compile) -> Non
     around = torch.compile(compile(model), backend="aot_eager")
     with pytest.warns(BudgetWarning, match="another torch.compile around") as caught:
         step(model, lambda: around(batch()))
-    assert len(caught) == 1
+    assert len(told(caught)) == 1
 
 
 @BOTH
@@ -366,6 +371,23 @@ def test_the_root_of_fsdp_is_told(compile: Compile) -> None:
             compiled(batch()).sum().backward()
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_modules_of_pytorchs_own_that_are_compiled_in_place_by_name() -> None:
+    """PyTorch itself compiles nothing where `nn.Sequential.compile` is called: the frame is its own."""
+    torch.manual_seed(0)
+    for plain, x in (
+        (nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)), batch()),
+        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), batch()[None]),
+    ):
+        model = twin(plain)
+        model.compile(backend="checkmate", options={"budget": "1GiB", "cost_model": "flops"})
+        for seed in range(2):
+            for each in (plain, model):
+                torch.manual_seed(seed)
+                step(each, lambda each=each, x=x: each(x).square())  # type: ignore[misc]  # bound here
+        assert identical(list(model.parameters()), list(plain.parameters()))
+        assert [plan.executions for plan in checkmate.torch.plans(model)] == [2]
 
 
 # --- copies, files, wrappers ---
@@ -489,6 +511,24 @@ def test_a_forward_that_is_wrapped_after_compiling(compile: Compile) -> None:
         results.append([out.detach(), *gradients(compiled)])
     assert identical(*results)
     assert len(checkmate.torch.plans(compiled)) == 1
+
+
+@BOTH
+def test_hooks_that_come_and_go_between_steps(compile: Compile) -> None:
+    torch.manual_seed(0)
+    plain = Layers()
+    model = twin(plain)
+    compiled = compile(model)
+    for hooked in (False, True, False):
+        for each in (plain, model):
+            each.zero_grad()
+            if hooked:
+                handle = each.first.register_forward_hook(lambda module, given, output: 1.5 * output)
+            (compiled if each is model else plain)(batch()).sum().backward()
+            if hooked:
+                handle.remove()
+        assert identical(gradients(model), gradients(plain))
+    assert sorted(plan.executions for plan in checkmate.torch.plans(model)) == [1, 2]
 
 
 # --- functions ---

@@ -22,6 +22,8 @@ WORKER = Path(__file__).parents[1] / "torch_distributed.py"
 RANKS = 2
 #: Bytes that a collective inside a graph returns.
 GATHERED = RANKS * 256 * 32 * 4
+#: Schedules are this close to the best ones.
+GAP = 1e-3
 #: Seconds, for a machine that has much else to do.
 PATIENCE = 1500
 
@@ -73,7 +75,7 @@ def test_two_processes(shown: list[dict[str, Any]], script: str) -> None:
     # Each process has its own budget, and what that leads to.
     first, second = (scripts[script]["planned"]["plans"][-1] for scripts in shown)
     assert first[0] < second[0]
-    assert first[2] >= second[2]
+    assert first[2] >= second[2] - GAP
     assert first[2] > 1 or "fsdp" in script
 
 

@@ -39,6 +39,24 @@ def test_auto_is_resolved_once_and_everything_says_the_same(monkeypatch: pytest.
         assert plan.budget == plan.schedule.budget == 4 * 2**30
 
 
+@pytest.mark.parametrize("budget", ["auto", "4GiB", "80%"])
+def test_no_op_is_tried_out_that_needs_more_than_the_budget(budget: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_memory", lambda: 5 * 2**30)
+    limits = set()
+
+    def noted(*arguments: Any, limit: int | None, **keywords: Any) -> Any:
+        limits.add(limit)
+        return profile.profile_nodes(*arguments, limit=limit, **keywords)
+
+    monkeypatch.setattr(PLANNER, "profile_nodes", noted)
+    which = case("residual")
+    model = checkmate.torch.compile(twin(which.model), budget, cost_model="flops")
+    model(*which.inputs).backward()
+    lives = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers(), *which.inputs))
+    # What a percentage comes to is not known before.
+    assert limits == {None if budget == "80%" else 4 * 2**30 - lives}
+
+
 def test_auto_on_a_device_that_does_not_say() -> None:
     with pytest.raises(BudgetError, match="'meta' device"):
         automatic_budget(torch.device("meta"))

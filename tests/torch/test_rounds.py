@@ -277,7 +277,7 @@ def test_what_two_backward_passes_take_is_known_from_the_second_step_on() -> Non
             step(planned, optimizer)
         optimizer.zero_grad()
         assert 3 * sum(p.nbytes for p in planned.parameters()) + seen.peak - seen.base <= 6 * peak // 10
-    assert len(caught) <= 1
+    assert sum(issubclass(one.category, BudgetWarning) for one in caught) <= 1
     (plan,) = checkmate.torch.plans(planned)
     assert plan.margin > 0
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 import checkmate.torch
 from checkmate import CheckmateError, InfeasibleBudget
+from checkmate.planning import plan as planning
+from checkmate.torch import group
 from torch_models import identical, state
 
 FLOPS: dict[str, Any] = {"cost_model": "flops", "time_limit": 2.0, "gap": 0.05}
@@ -72,3 +74,63 @@ def test_names_and_dimensions_are_checked(shapes: Any, message: str) -> None:
     model = checkmate.torch.compile(Net(False), budget="1MiB", shapes=shapes, **FLOPS)
     with pytest.raises(CheckmateError, match=message):
         model(torch.randn(8, 16), 2.0)
+
+
+class Filled(nn.Module):
+    """The shorter a text, the more there is of what it is filled up with, which is a path of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given, self.rest = (nn.ModuleList(nn.Linear(32, 32) for _ in range(6)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rest = x.new_ones(512 - x.shape[0], 32)
+        for given, other in zip(self.given, self.rest, strict=True):
+            x, rest = torch.tanh(given(x)), torch.tanh(other(rest))
+        return x.square().mean() + rest.square().mean()
+
+
+@pytest.mark.filterwarnings("ignore:the peak of the first steps was not measured")  # this test measures them
+@pytest.mark.parametrize("budget", [540_000, 560_000])
+def test_what_grows_as_inputs_get_smaller_keeps_to_the_budget(budget: int) -> None:
+    torch.manual_seed(0)
+    plain = Filled()
+    planned = checkmate.torch.compile(copy.deepcopy(plain), budget=budget, dynamic=True, **FLOPS)
+
+    def taken(model: nn.Module, size: int) -> int:
+        model.zero_grad()
+        with checkmate.torch.measure("cpu") as seen:
+            model(torch.ones(size, 32)).backward()
+        return seen.peak - seen.base + sum(p.nbytes for p in model.parameters())
+
+    for size in (300, 200, 10, 300, 200, 100, 10):
+        assert taken(plain, size) > budget >= taken(planned, size)
+        assert identical([p.grad for p in planned.parameters()], [p.grad for p in plain.parameters()])  # type: ignore[arg-type]  # all have one
+
+
+def test_where_each_size_has_a_graph_they_share_the_search_and_those_not_used_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    searches = []
+    search = planning.solve_cached
+
+    def counted(*arguments: Any, **keywords: Any) -> Any:
+        searches.append(arguments)
+        return search(*arguments, **keywords)
+
+    monkeypatch.setattr(planning, "solve_cached", counted)
+    monkeypatch.setattr(group, "_KEPT", 2)
+    plain = nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(8)], nn.Linear(16, 1), nn.Flatten(0))
+    model = checkmate.torch.compile(copy.deepcopy(plain), budget=82_000, dynamic=False, **FLOPS)
+    for size in (128, 120, 128, 112):
+        for each in (plain, model):
+            each.zero_grad()
+            each(torch.ones(size, 16)).sum().backward()
+        assert identical([p.grad for p in model.parameters()], [p.grad for p in plain.parameters()])  # type: ignore[arg-type]  # all have one
+    first, last = checkmate.torch.plans(model)  # that of 120 ran longest ago
+    assert (first.executions, last.executions) == (2, 1)
+    assert first.graph.fixed_memory > last.graph.fixed_memory
+    assert all(plan.schedule.num_recomputations > 0 for plan in (first, last))
+    assert len(searches) == 1
+    model(torch.ones(120, 16)).sum().backward()
+    assert len(searches) == 1
+    assert [plan.executions for plan in checkmate.torch.plans(model)] == [1, 1]

@@ -178,7 +178,14 @@ def _is_ours(given: Any) -> bool:
     return given is checkmate or getattr(given, "func", None) in (backend, _take)
 
 
-on_compile(_is_ours, lambda given, made, target: watch_by_name(made, target) if given is checkmate else made)
+def _framed(target: Any) -> Any:
+    """As `to_compile`, for `Module.compile` of PyTorch's own modules: unlike `torch.compile`, it would compile nothing of nn.Sequential."""
+    own: Any = getattr(target, "__self__", None)
+    bare = isinstance(own, torch.nn.Module) and getattr(target, "__name__", None) == "_call_impl"
+    return to_compile(own) if bare and type(own).forward.__module__.startswith("torch.") else target
+
+
+on_compile(_is_ours, lambda given, made, target: watch_by_name(made, target) if given is checkmate else made, _framed)
 steps_without_plan.install()
 
 

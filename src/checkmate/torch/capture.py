@@ -30,10 +30,10 @@ from .in_place import writable_inputs
 from .inductor.inner import Inductor
 from .internals import forward_outputs, frees_gradients, is_tangent, tangents_of_outputs
 from .layers import Layers, Names
-from .measure import block_of, same_device
+from .measure import block_of, main_device, same_device
 from .nodes import checkpoint_of, has_side_effects, is_batch_norm, is_random, split_passes, tensors_of, unpin_overwritten
 from .random import RANDOM_DEVICES
-from .sizes import Bindings, Number, Scalars, Sizes, storage_bytes, storage_key
+from .sizes import Bindings, Number, Scalars, Sizes, storage_bytes, storage_key, within
 
 #: Name of the op between the two passes.
 BETWEEN = "between forward and backward"
@@ -128,6 +128,13 @@ class Captured:
         """The same without workspaces that were only estimated: what it needs is needed indeed."""
         return self._reader.captured(self.bindings, {node: cost.certain for node, cost in self.costs.items()}, script=False)
 
+    def covers(self, bindings: Bindings, by: Bindings) -> bool:
+        """At the first sizes no tensor is larger than at the second.
+
+        That the inputs are not is not enough: what a text is filled up with grows as the text gets shorter.
+        """
+        return bindings == by or (within(bindings, by) and within(*map(self._reader.bytes, (bindings, by))))
+
     def at(self, bindings: Bindings, costs_of: Captured | None = None) -> Captured:
         """The same ops and values at other sizes.
 
@@ -139,13 +146,6 @@ class Captured:
         if bindings == self.bindings and (costs_of is None or costs_of.costs is self.costs):
             return self
         return self._reader.captured(bindings, None if costs_of is None else costs_of.costs)
-
-
-def _main_device(module: fx.GraphModule) -> torch.device:
-    """The device of the graph: an accelerator if any tensor is on one."""
-    devices = dict.fromkeys(tensor.device for node in module.graph.nodes for tensor in tensors_of(node))
-    accelerators = [device for device in devices if device.type not in ("cpu", "meta")]
-    return accelerators[0] if accelerators else torch.device("cpu")
 
 
 def read_joint_graph(
@@ -214,7 +214,7 @@ class _JointReader:
         self.outputs, self.gradients, overwritten, self.is_update = forward_outputs(module, num_forward_outputs)
         self.tangent_of = tangents_of_outputs(module, num_forward_outputs)
         self.overwritten = {storage_key(tensor) for node in overwritten for tensor in tensors_of(node)}
-        self.device = _main_device(module)
+        self.device = main_device(tensor for node in module.graph.nodes for tensor in tensors_of(node))
         self.block = block_of(self.device) if block is None else block
         placeholders = module.graph.find_nodes(op="placeholder")
         self.tangents = [node for node in placeholders if is_tangent(node)]
@@ -248,7 +248,7 @@ class _JointReader:
             if part.node is not None and able[op] and held[op] and part.phase == "forward" and not is_random(part.node)
         )
         here = [tensor if same_device(tensor.device, self.device) else None for tensor in (*self.made, *self.fixed.values())]
-        self._bytes = self.sizes.function(0 if tensor is None else storage_bytes(tensor) for tensor in here)
+        self.bytes = self.sizes.function(0 if tensor is None else storage_bytes(tensor) for tensor in here)
 
     def captured(self, bindings: Bindings, costs: Mapping[fx.Node, OpCost] | None = None, script: bool = True) -> Captured:
         """The graph where the symbols are these numbers.
@@ -260,7 +260,7 @@ class _JointReader:
         if costs is None:
             profile = self.profile if self.inner is None else self.inner.costs
             costs = profile([part.node for part in self.parts if part.node is not None], number)
-        sizes = [self._in_blocks(size) for size in self._bytes(bindings)]
+        sizes = [self._in_blocks(size) for size in self.bytes(bindings)]
         fixed = dict(zip(self.fixed, sizes[len(self.made) :], strict=True))
         kept = self._kept(number)
         pairs = enumerate(zip(self.bases, sizes, strict=False))

@@ -35,6 +35,8 @@ from .watch import no_room, report_excess, warn
 
 #: An order is planned anew so many times because training holds more than before; then the last plan stays.
 _GROWTHS = 8
+#: So many plans are kept, and so many safe ones; of more, those go that ran longest ago. They are made again if they are needed.
+_KEPT = 64
 #: What the script takes between passes is recorded in so many rounds at most: it takes time.
 _RECORDED = 32
 
@@ -71,6 +73,7 @@ class Group:
         self._twice: set[Order] = set()  # backward passes ran more than once
         self._unlent: set[Order] = set()  # what parts returned is not computed again
         self._recorded = 0
+        self._rounds = 0  # that began under a plan
 
     @property
     def options(self) -> Options:
@@ -243,6 +246,8 @@ class Group:
             self.planner.look(captured.device, self._returned, run.given)
             round.plan = self._plan_for(round, run, captured.device)
             if round.plan is not None:
+                self._rounds += 1
+                round.plan.last_used = self._rounds
                 round.plan.plan.executions += 1
             if (
                 captured.device.type == "cpu"
@@ -258,9 +263,11 @@ class Group:
         if self._impossible is not None and not self._trains:
             raise copy(self._impossible)
         key = run.part, run.sizes
-        if key not in self._safe:
-            self._safe[key] = self.planner.safe(captured, run, round.kept())
-        return self._safe[key]
+        halves = self._safe.pop(key, None) or self.planner.safe(captured, run, round.kept())
+        self._safe[key] = halves  # the last one now
+        if len(self._safe) > _KEPT:
+            del self._safe[next(iter(self._safe))]
+        return halves
 
     def _plan_for(self, round: Round[StepPlan], run: Run, device: torch.device) -> StepPlan | None:
         """The plan for a round that begins with this run; None if nothing is known of what follows."""
@@ -360,11 +367,17 @@ class Group:
             # Under `fully_shard`, the parameters of other parts are not there, or just about to be, while one runs.
             passes = [replace(one, borrowed={}) for one in passes]
         others = [plan for plan in self.plans if plan.order == order]
-        made = self.planner.make(passes, events, others, self._script(order), outside, old, grown, order in self._twice)
+        # Where PyTorch makes a graph for each size, another one may have the same ops.
+        alike = [plan for plan in self.plans if plan.order != order and len(plan.order) == len(order)]
+        made = self.planner.make(passes, events, others, self._script(order), outside, old, grown, order in self._twice, alike)
+        made.last_used = self._rounds
         if old in self.plans:
             self.plans[self.plans.index(old)] = made
         else:
             self.plans[:] = [plan for plan in self.plans if not made.replaces(plan)] + [made]
+        if len(self.plans) > _KEPT:
+            self.plans.remove(oldest := min(self.plans, key=lambda plan: plan.last_used))
+            oldest.search_no_more()
         self._impossible = None
         return made
 

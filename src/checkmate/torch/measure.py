@@ -18,7 +18,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -130,6 +130,12 @@ def block_of(device: torch.device) -> int:
 def same_device(device: torch.device, wanted: torch.device) -> bool:
     """Whether `device` is the wanted one; without an index, any of that type is wanted."""
     return device.type == wanted.type and wanted.index in (None, device.index)
+
+
+def main_device(tensors: Iterable[torch.Tensor]) -> torch.device:
+    """The device of what these tensors are parts of: an accelerator if any of them is on one."""
+    devices = dict.fromkeys(tensor.device for tensor in tensors)
+    return next((device for device in devices if device.type not in ("cpu", "meta")), torch.device("cpu"))
 
 
 def live_storages(device: torch.device | str = "cpu") -> dict[int, torch.UntypedStorage]:

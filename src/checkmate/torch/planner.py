@@ -23,7 +23,7 @@ from ..units import format_bytes, parse_bytes
 from .capture import Captured
 from .halves import Halves
 from .held import Held, bytes_on
-from .measure import same_device
+from .measure import main_device, same_device
 from .options import Options, read_options
 from .part import Part
 from .plan import allocated_bytes, automatic_budget
@@ -62,6 +62,7 @@ class Planner:
         #: When the last round began, in bytes: gradients, what the device's allocator had given out.
         self._gradients = self._allocated = self.left = 0
         self._live = 0  # bytes, when a graph was called for the first time
+        self._device: torch.device | None = None  # of that graph
         self._automatic: dict[torch.device, int] = {}
         self._margins: dict[Order, Margins] = {}
         self.announced: dict[tuple[Part, int], Bindings] = {}
@@ -90,7 +91,7 @@ class Planner:
             kept: storages of the round so far, by identity.
         """
         tensors = [x for x in arguments if isinstance(x, torch.Tensor) and x.layout is torch.strided]
-        device = next((x.device for x in tensors if x.device.type != "cpu"), torch.device("cpu"))
+        device = self._device = main_device(tensors)
         known = {**kept, **{x.untyped_storage()._cdata: x.untyped_storage() for x in tensors}}
         self._live = self.held.now(device, known) + bytes_on(known, device)
 
@@ -108,6 +109,7 @@ class Planner:
         old: StepPlan | None = None,
         grown: bool = True,
         twice: bool = False,
+        alike: Sequence[StepPlan] = (),
     ) -> StepPlan:
         """Plan a round, at the largest sizes seen if that can be had.
 
@@ -117,6 +119,7 @@ class Planner:
             old: the one among them whose place the new one takes.
             grown: sizes, or what training holds, may be more than before, and with them what a percentage comes to.
             twice: backward passes keep what they read, and run once more.
+            alike: plans of other orders, which may have the same ops.
 
         Raises:
             InfeasibleBudget: no schedule was found.
@@ -124,12 +127,15 @@ class Planner:
         announced = [self.announced.get((one.part, i), one.sizes) for i, one in enumerate(passes)]
         sizes = [largest([one.sizes, announced[i], *(other.passes[i].sizes for other in others)]) for i, one in enumerate(passes)]
         at_most = [replace(one, sizes=most) for one, most in zip(passes, sizes, strict=True)]
+        if not all(one.part.captured(self.profile).covers(one.sizes, by.sizes) for one, by in zip(passes, at_most, strict=True)):
+            at_most = list(passes)
         device = passes[0].part.captured(self.profile).device
         own = own_storages(passes)
         expected = self.held.expected(device)  # first: it finds optimizers, whose state may be held already
         now = self.held.now(device, own) - self.held.gradients(device) + self._gradients  # those of this round are its own
         outside = max(outside, now + self.left + expected + script.during) + _TICKET * len(passes)
         ported = [other.plan for other in others if other is not old]
+        ported += sorted((other.plan for other in alike), key=lambda plan: plan.schedule.overhead)
         allow = partial(self._allowance, order=order_of(passes, events), device=device, outside=outside, grown=grown)
         soon = not self.options.wait and self.options.inner == "eager"  # each schedule is compiled
         again = self.held.trained(device) if twice else None
@@ -229,10 +235,13 @@ class Planner:
         return self._automatic[device]
 
     def profile(self, nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:
-        """Costs of ops; none is run that needs more than the budget by itself."""
-        limit = None
+        """Costs of ops; none is run that needs more than the budget by itself, unless that is a percentage of what is yet to be found."""
+        total = None
         if self.options.is_absolute:
-            limit = max(1, parse_bytes(self.options.budget) - self._live)
+            total = parse_bytes(self.options.budget)
+        elif not self.options.is_relative and self._device is not None:
+            total = self.automatic(self._device)
+        limit = None if total is None else max(1, total - self._live)
         return profile_nodes(nodes, self.options.cost_model, number=number, limit=limit)
 
 

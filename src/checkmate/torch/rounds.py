@@ -10,7 +10,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from operator import le
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -229,11 +228,6 @@ def _look(tensor: Any) -> Any:
 def _stream(tensors: Sequence[torch.Tensor]) -> int:
     device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
     return 0 if device is None else torch.cuda.current_stream(device).cuda_stream
-
-
-def within(sizes: Bindings, others: Bindings) -> bool:
-    """None of these sizes is larger than the other in its place."""
-    return len(sizes) == len(others) and all(map(le, sizes, others))
 
 
 def largest(sizes: Sequence[Bindings]) -> Bindings:

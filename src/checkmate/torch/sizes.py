@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import le
 from typing import Any
 
 import torch
@@ -151,6 +152,11 @@ def _numbers_of(inputs: Sequence[Any]) -> Iterator[tuple[_Source, Any]]:
             for kind, axis, number in [*places, ("offset", 0, value.storage_offset())]:
                 if isinstance(number, torch.SymInt):
                     yield _Source(position, kind, axis), number
+
+
+def within(sizes: Sequence[int], others: Sequence[int]) -> bool:
+    """None of these sizes is larger than the other in its place."""
+    return len(sizes) == len(others) and all(map(le, sizes, others))
 
 
 # --- tensors ---

@@ -22,7 +22,7 @@ from .layers import owners_of, with_own_layers
 from .options import Options
 from .part import Part
 from .plan import Plan
-from .rounds import Order, Round, Run, storage_of, within
+from .rounds import Order, Round, Run, storage_of
 from .script_memory import NOTHING, Script
 from .sizes import Bindings
 from .stages import Handing, Stages
@@ -77,6 +77,7 @@ class StepPlan:
         halves: for each pass of the round. stages: in their place, where passes compute again what other parts have returned.
         watch: measures the first round.
         outdated: it took more than its budget, and is to be made again. captured: the parts at its sizes.
+        last_used: number of the last round that began under it, among those of its group.
         limit: bytes that the round may take, as its parts run it.
         again: bytes of gradients that are there when its backward passes run once more; None where they do not.
     """
@@ -99,11 +100,13 @@ class StepPlan:
         self.events = list(events)
         self.order = order_of(passes, events)
         self.outdated = False
+        self.last_used = 0
         self.captured = list(captured)
         self._joined = joined
         self._search: _Search | None = None
         self._script = script
         self._sizes = {tuple(one.sizes for one in passes)}  # that it was tried at
+        self._known: dict[tuple[int, Bindings], bool] = {}  # sizes of a pass, and whether it is planned for them
         self.halves: list[Halves] = []
         self.stages: Stages | None = None
         run = as_run(joined, plan.schedule.steps, limit)
@@ -141,9 +144,16 @@ class StepPlan:
         if self.stages is not None and not all(map(self._borrows, round.runs)):
             return False
         return round.order == self.order[: len(round.events)] and (
-            all(within(run.sizes, planned.sizes) for run, planned in zip(round.runs, self.passes, strict=False))
+            all(self._covers(run.number, run.sizes) for run in round.runs)
             or any(all(run.sizes == known for run, known in zip(round.runs, sizes, strict=False)) for sizes in self._sizes)
         )
+
+    def _covers(self, number: int, sizes: Bindings) -> bool:
+        """A pass takes no more at these sizes than at those that it is planned for."""
+        key = number, sizes
+        if key not in self._known:
+            self._known[key] = self.captured[number].covers(sizes, self.passes[number].sizes)
+        return self._known[key]
 
     def _borrows(self, run: Run) -> bool:
         """The run was called with what other runs have returned, where the plan relies on that."""
@@ -167,8 +177,9 @@ class StepPlan:
 
     def replaces(self, other: StepPlan) -> bool:
         """The other one is of the same order at smaller sizes: what runs under it can run under this plan."""
-        pairs = [(one.sizes, planned.sizes) for one, planned in zip(other.passes, self.passes, strict=False)]
-        return other.order == self.order and any(a != b for a, b in pairs) and all(within(a, b) for a, b in pairs)
+        if other.order != self.order or all(a.sizes == b.sizes for a, b in zip(other.passes, self.passes, strict=True)):
+            return False
+        return all(self._covers(number, one.sizes) for number, one in enumerate(other.passes))
 
     def covers(self, outside: int) -> bool:
         """The step keeps to the budget though training holds so many bytes besides."""
