@@ -140,11 +140,12 @@ class Round(Generic[AnyPlan]):
         Args:
             inputs: one tensor for each input of the part that counts.
         """
-        run.sources = tuple(self._source(tensor) for tensor in inputs)
-        run.given = frozenset(tensor.untyped_storage()._cdata for tensor in inputs)
-        before = [tensor for tensor, source in zip(inputs, run.sources, strict=True) if not isinstance(source, Link)]
-        run.storages = tuple(weakref.ref(tensor.untyped_storage()) for tensor in before)
-        run.bytes = tuple(tensor.untyped_storage().nbytes() for tensor in before)
+        storages = [tensor.untyped_storage() for tensor in inputs]
+        run.sources = tuple(map(self._source, storages))
+        run.given = frozenset(storage._cdata for storage in storages)
+        before = [storage for storage, source in zip(storages, run.sources, strict=True) if not isinstance(source, Link)]
+        run.storages = tuple(map(weakref.ref, before))
+        run.bytes = tuple(storage.nbytes() for storage in before)
         run.leaves = frozenset(i for i, tensor in enumerate(inputs) if tensor.requires_grad and tensor.is_leaf)
 
     def note_borrowed(self, run: Run, inputs: Sequence[torch.Tensor], whole: Sequence[bool]) -> None:
@@ -201,8 +202,7 @@ class Round(Generic[AnyPlan]):
         found += [tensor.untyped_storage() for run in self.runs for tensor in run.saved]
         return {storage._cdata: storage for storage in found}
 
-    def _source(self, tensor: torch.Tensor) -> Hashable | Link:
-        storage = tensor.untyped_storage()
+    def _source(self, storage: torch.UntypedStorage) -> Hashable | Link:
         known = self._made.get(storage._cdata)
         if known is not None and known[0]() is not None:
             return known[1]

@@ -1,0 +1,66 @@
+"""The benchmark of what a step takes beside recomputation runs here, small."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def overhead(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import the benchmark, as Python does for a script in its folder."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("torch_overhead")
+
+
+def test_both_tables_with_few_rounds(tmp_path: Path) -> None:
+    output = tmp_path / "overhead.json"
+    script = str(FOLDER / "torch_overhead.py")
+    command = [sys.executable, script, "--scale", "tiny", "--networks", "gpt", "--budgets", "80%", "1%"]
+    command += ["--rounds", "3", "--time-limit", "2", "--before", str(FOLDER.parent / "src"), "--output", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr  # seconds decide which
+    found = json.loads(output.read_text())
+    (plain,) = found["plain"]
+    assert set(plain["ways"]) == {"eager", "aot_eager", "ours", "before"}
+    assert plain["equal"]
+    assert plain["ways"]["ours"]["overhead"] == plain["ways"]["before"]["overhead"] == 1
+    assert all(first <= middle <= third for first, middle, third in plain["ratios"].values())
+    less, least = found["recomputing"]
+    assert less["equal"]
+    assert less["planned"] == less["ways"]["ours"]["overhead"] > 1
+    assert less["ways"]["ours"]["measured_peak"] <= less["ways"]["ours"]["budget"]
+    assert "InfeasibleBudget" in least["ways"]["ours"]["error"]
+    assert "InfeasibleBudget" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, []),
+        ({"ours / aot_eager": [0.9, 1.01, 1.1]}, ["gpt2 takes 1.010 of aot_eager"]),
+        ({"ours / eager": [0.9, 1.04, 1.1]}, ["gpt2 takes 1.040 of eager"]),
+        ({"equal": False}, ["gpt2 comes to other losses"]),
+        ({"measured": 1.17}, ["planned and measured ratios are 6.0 points apart at the median"]),
+        ({"measured": 1.05}, ["planned and measured ratios are 6.0 points apart at the median"]),
+        ({"measured": 1.15}, []),
+    ],
+)
+def test_verdict(overhead: Any, changed: dict[str, Any], said: list[str]) -> None:
+    ratios = {"ours / eager": [0.9, 1.02, 1.1], "ours / aot_eager": [0.9, 0.99, 1.1]}
+    ratios = {name: changed.get(name, quartiles) for name, quartiles in ratios.items()}
+    plain = [{"network": "gpt2", "ratios": ratios, "equal": changed.get("equal", True)}]
+    recomputing = [
+        {"network": "gpt", "planned": 1.11, "equal": True, "ratios": {"ours / enough": [1.0, measured, 1.3]}}
+        for measured in (changed.get("measured", 1.11), changed.get("measured", 1.11), 2.0)
+    ]
+    recomputing.append({"network": "gpt", "error": "InfeasibleBudget: no", "ratios": {}, "equal": True, "ways": {}})
+    assert overhead.verdict({"plain": plain, "recomputing": recomputing}) == said
