@@ -75,6 +75,24 @@ def test_each_way_to_a_cost() -> None:
     assert again.ran == ["LOUD"]
 
 
+def test_of_several_rounds_the_quickest_time_and_the_most_memory_count() -> None:
+    class Disturbed(Words):
+        def measure(self, op: str) -> OpCost | None:
+            found = super().measure(op)
+            if found is None or op == "long":
+                return found
+            round = self.ran.count(op)
+            return OpCost({"a": 0.03, "b": 0.01}[op] * (3 - round if op == "a" else round), 10 * (3 - round))
+
+    words, reports = Disturbed(), []
+    costs = find_op_costs(["a", "b", "LOUD", "long"], words, progress=lambda *counts: reports.append(counts), rounds=2)
+    assert words.ran == ["a", "b", "LOUD", "long", "a", "b"], "what takes long, or does not run, is not tried again"
+    assert (costs["a"], costs["b"]) == (OpCost(0.03, 20), OpCost(0.01, 20))
+    assert reports == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    close_cost_caches()
+    assert find_op_costs(["a"], words)["a"] == costs["a"]
+
+
 def test_the_model_runs_nothing() -> None:
     words = Words()
     assert find_op_costs(["word 1", "word 2", "if"], words, "flops") == {

@@ -213,23 +213,74 @@ def test_measured_once_then_remembered_on_disk(monkeypatch: pytest.MonkeyPatch) 
     calls: list[Any] = []
     real = profile_module._measured
 
-    def counted(node: Node, *rest: Any) -> OpCost | None:
+    def counted(node: Node, *rest: Any, **more: Any) -> OpCost | None:
         calls.append(node.target)
-        return real(node, *rest)
+        return real(node, *rest, **more)
 
     monkeypatch.setattr(profile_module, "_measured", counted)
     reports: list[tuple[int, int]] = []
     first = profile_nodes(nodes, progress=lambda done, total: reports.append((done, total)))
-    assert calls == [aten.add.Tensor, aten.mul.Tensor], "one run per signature"
+    assert calls == [aten.add.Tensor, aten.mul.Tensor] * 2, "one run per signature in each round"
     assert reports == [(1, 2), (2, 2)]
     close_cost_caches()  # as in a new process
     assert profile_nodes(nodes) == first
-    assert len(calls) == 2
+    assert len(calls) == 4
     for path in cache_directory().glob("costs-*.json"):
         path.write_text(path.read_text()[:-20])
     close_cost_caches()
     assert set(profile_nodes(nodes)) == set(nodes)
-    assert len(calls) == 4, "a damaged file is measured again"
+    assert len(calls) == 8, "a damaged file is measured again"
+
+
+def test_ops_of_a_step_that_caches_cannot_hold_are_timed_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ops next to a large one: each timed run comes after something else was read, if the limit has room for that."""
+    small = traced(lambda x: x.exp() * x, torch.randn(500))
+    large = traced(lambda x, y: (x.exp() * x, y.sin(), y.cos()), torch.randn(500), torch.randn(5 << 20))
+    events: list[str] = []
+    real, quickest = profile_module._something_else, profile_module.quickest
+
+    class Else:
+        def sum(self) -> None:
+            events.append("else")
+
+    def counted(once: Callable[[], float], *limits: Any, **more: Any) -> float:
+        def run() -> float:
+            events.append("run")
+            return once()
+
+        return quickest(run, *limits, **more)
+
+    def something_else() -> Else:
+        assert real().nbytes == profile_module._CACHES
+        return Else()
+
+    monkeypatch.setattr(something_else, "cache_clear", real.cache_clear, raising=False)
+    monkeypatch.setattr(profile_module, "_something_else", something_else)
+    monkeypatch.setattr(profile_module, "quickest", counted)
+    alone = profile_nodes(small)
+    assert events
+    assert "else" not in events, "everything fits into the caches"
+    events.clear()
+    with measure() as m:
+        in_large = profile_nodes(large)
+    assert events[::2] == ["run"] * (len(events) // 2)
+    assert events[1::2] == ["else"] * (len(events) // 2), "nothing is timed before something else was read"
+    assert m.peak - m.base >= profile_module._CACHES
+    assert m.timeline[-1][1] == m.base, "and it does not stay"
+    assert not set(map(id, alone)) & set(map(id, in_large))
+    events.clear()
+    assert profile_nodes(large) == in_large, "remembered"
+    assert profile_nodes(small) == alone, "and not mixed up"
+    assert not events
+    close_cost_caches()
+    for path in cache_directory().iterdir():
+        path.unlink()
+    limit = profile_module._CACHES
+    with measure() as m:
+        profile_nodes(large, limit=limit)
+    assert events
+    assert "else" not in events, "there is no room for it"
+    assert m.peak - m.base <= limit
 
 
 def test_where_there_is_no_time_left_ops_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,9 +301,9 @@ def test_an_op_that_would_pass_the_limit_is_modelled_and_that_is_said(
     ran: list[str] = []
     real = profile_module._measured
 
-    def noted(node: Node, *rest: Any) -> OpCost | None:
+    def noted(node: Node, *rest: Any, **more: Any) -> OpCost | None:
         ran.append(node.name)
-        return real(node, *rest)
+        return real(node, *rest, **more)
 
     monkeypatch.setattr(profile_module, "_measured", noted)
     costs = profile_nodes(nodes, limit=2 * 128 * 128 * 4)
@@ -271,9 +322,9 @@ def test_an_op_that_would_pass_the_limit_is_modelled_and_that_is_said(
     # Costs that are known need no memory.
     caplog.clear()
     profile_nodes([mm])
-    assert ran == ["mm"]
+    assert ran == ["mm"] * 2
     assert profile_nodes([mm], limit=1)[mm].seconds > 0
-    assert ran == ["mm"]
+    assert ran == ["mm"] * 2
     assert not caplog.records
 
 

@@ -17,6 +17,8 @@ from .cost_cache import CostCache
 from .roofline import Rates, roofline_seconds
 
 COST_MODELS = ("profile", "flops")
+#: Seconds of an op that one round is enough for: it would take a while, and what disturbs it is small beside it.
+_LONG = 0.25
 
 Op = TypeVar("Op", bound=Hashable)
 AskedOp = TypeVar("AskedOp", bound=Hashable, contravariant=True)
@@ -83,12 +85,18 @@ class OpRunner(Protocol[AskedOp]):
 
 
 def find_op_costs(
-    ops: Iterable[Op], runner: OpRunner[Op], cost_model: str = "profile", progress: Callable[[int, int], None] | None = None
+    ops: Iterable[Op],
+    runner: OpRunner[Op],
+    cost_model: str = "profile",
+    progress: Callable[[int, int], None] | None = None,
+    rounds: int = 1,
 ) -> dict[Op, OpCost]:
     """The cost of each op.
 
     Args:
-        cost_model: "profile" or "flops". progress: called with (signatures measured, signatures to measure).
+        cost_model: "profile" or "flops". progress: called with (signatures measured, signatures to measure), in the first round.
+        rounds: so often all ops are measured, one after the other, and the quickest time of each counts: what else the machine
+            does for some seconds, such as loading data, makes an op many times slower than it is, however often it runs meanwhile.
 
     Raises:
         UnknownMethod: another cost model.
@@ -115,28 +123,38 @@ def find_op_costs(
         else:
             todo.append((signature, op))
     if todo:
-        costs.update(_measured(todo, runner, progress))
+        costs.update(_measured(todo, runner, progress, rounds))
     for first, *others in groups.values():
         costs.update(dict.fromkeys(others, costs[first]))
     return costs
 
 
 def _measured(
-    todo: Sequence[tuple[str, Op]], runner: OpRunner[Op], progress: Callable[[int, int], None] | None
+    todo: Sequence[tuple[str, Op]], runner: OpRunner[Op], progress: Callable[[int, int], None] | None, rounds: int
 ) -> dict[Op, OpCost]:
     """Costs from running each op; where one does not run, from what it does."""
     costs: dict[Op, OpCost] = {}
     caches = {id(cache): cache for cache in (runner.cache(op) for _, op in todo)}
+
+    def run(signature: str, op: Op) -> None:
+        cost = runner.measure(op)
+        if cost is None:
+            return
+        if (before := costs.get(op)) is not None:
+            cost = replace(cost, seconds=min(cost.seconds, before.seconds), workspace=max(cost.workspace, before.workspace))
+        costs[op] = cost
+        if not cost.estimated:
+            runner.cache(op).put(signature, [cost.seconds, float(cost.workspace)])
+
     try:
         with runner.measuring([op for _, op in todo]):
             for number, (signature, op) in enumerate(todo, start=1):
-                cost = runner.measure(op)
-                if cost is not None:
-                    costs[op] = cost
-                    if not cost.estimated:
-                        runner.cache(op).put(signature, [cost.seconds, float(cost.workspace)])
+                run(signature, op)
                 if progress is not None:
                     progress(number, len(todo))
+            for signature, op in [*todo] * (rounds - 1):
+                if op in costs and not costs[op].estimated and costs[op].seconds < _LONG:
+                    run(signature, op)
     finally:  # what was measured before an interrupt is worth keeping
         for cache in caches.values():
             cache.save()
