@@ -34,11 +34,14 @@ def test_both_tables_with_few_rounds(tmp_path: Path) -> None:
     assert plain["equal"]
     assert plain["ways"]["ours"]["overhead"] == plain["ways"]["before"]["overhead"] == 1
     assert all(first <= middle <= third for first, middle, third in plain["ratios"].values())
-    less, least = found["recomputing"]
+    (less,) = found["recomputing"]
     assert less["equal"]
-    assert less["planned"] == less["ways"]["ours"]["overhead"] > 1
-    assert less["ways"]["ours"]["measured_peak"] <= less["ways"]["ours"]["budget"]
-    assert "InfeasibleBudget" in least["ways"]["ours"]["error"]
+    ours = less["ways"]["80%"]
+    assert less["planned"] == {"80%": ours["overhead"]}
+    assert ours["overhead"] > less["ways"]["110%"]["overhead"] == 1
+    assert ours["measured_peak"] <= ours["budget"]
+    assert set(less["ratios"]) == {"80% / 110%"}
+    assert "InfeasibleBudget" in less["ways"]["1%"]["error"]
     assert "InfeasibleBudget" in done.stdout
 
 
@@ -58,9 +61,11 @@ def test_verdict(overhead: Any, changed: dict[str, Any], said: list[str]) -> Non
     ratios = {"ours / eager": [0.9, 1.02, 1.1], "ours / aot_eager": [0.9, 0.99, 1.1]}
     ratios = {name: changed.get(name, quartiles) for name, quartiles in ratios.items()}
     plain = [{"network": "gpt2", "ratios": ratios, "equal": changed.get("equal", True)}]
-    recomputing = [
-        {"network": "gpt", "planned": 1.11, "equal": True, "ratios": {"ours / enough": [1.0, measured, 1.3]}}
-        for measured in (changed.get("measured", 1.11), changed.get("measured", 1.11), 2.0)
-    ]
-    recomputing.append({"network": "gpt", "error": "InfeasibleBudget: no", "ratios": {}, "equal": True, "ways": {}})
-    assert overhead.verdict({"plain": plain, "recomputing": recomputing}) == said
+    shares = {"80%": changed.get("measured", 1.11), "60%": changed.get("measured", 1.11), "50%": 2.0}
+    row = {
+        "network": "gpt",
+        "equal": True,
+        "planned": dict.fromkeys(shares, 1.11),
+        "ratios": {f"{budget} / 110%": [1.0, measured, 3.0] for budget, measured in shares.items()},
+    }
+    assert overhead.verdict({"plain": plain, "recomputing": [row]}) == said
