@@ -7,6 +7,7 @@ the quickest counts: other work on the machine only adds.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -17,8 +18,10 @@ from .cost_cache import CostCache
 from .roofline import Rates, roofline_seconds
 
 COST_MODELS = ("profile", "flops")
-#: Seconds of an op that one round is enough for: it would take a while, and what disturbs it is small beside it.
-_LONG = 0.25
+#: A run is disturbed where threads waited longer than so many seconds, which waking them takes anyway, and than this share of it.
+_SHORT_WAIT, _SMALL_SHARE = 20e-6, 0.05
+#: A disturbed run that takes so much longer than the work itself is believed: threads never share work out evenly.
+_LIKELY = 1.5
 
 Op = TypeVar("Op", bound=Hashable)
 AskedOp = TypeVar("AskedOp", bound=Hashable, contravariant=True)
@@ -85,18 +88,12 @@ class OpRunner(Protocol[AskedOp]):
 
 
 def find_op_costs(
-    ops: Iterable[Op],
-    runner: OpRunner[Op],
-    cost_model: str = "profile",
-    progress: Callable[[int, int], None] | None = None,
-    rounds: int = 1,
+    ops: Iterable[Op], runner: OpRunner[Op], cost_model: str = "profile", progress: Callable[[int, int], None] | None = None
 ) -> dict[Op, OpCost]:
     """The cost of each op.
 
     Args:
-        cost_model: "profile" or "flops". progress: called with (signatures measured, signatures to measure), in the first round.
-        rounds: so often all ops are measured, one after the other, and the quickest time of each counts: what else the machine
-            does for some seconds, such as loading data, makes an op many times slower than it is, however often it runs meanwhile.
+        cost_model: "profile" or "flops". progress: called with (signatures measured, signatures to measure).
 
     Raises:
         UnknownMethod: another cost model.
@@ -123,38 +120,28 @@ def find_op_costs(
         else:
             todo.append((signature, op))
     if todo:
-        costs.update(_measured(todo, runner, progress, rounds))
+        costs.update(_measured(todo, runner, progress))
     for first, *others in groups.values():
         costs.update(dict.fromkeys(others, costs[first]))
     return costs
 
 
 def _measured(
-    todo: Sequence[tuple[str, Op]], runner: OpRunner[Op], progress: Callable[[int, int], None] | None, rounds: int
+    todo: Sequence[tuple[str, Op]], runner: OpRunner[Op], progress: Callable[[int, int], None] | None
 ) -> dict[Op, OpCost]:
     """Costs from running each op; where one does not run, from what it does."""
     costs: dict[Op, OpCost] = {}
     caches = {id(cache): cache for cache in (runner.cache(op) for _, op in todo)}
-
-    def run(signature: str, op: Op) -> None:
-        cost = runner.measure(op)
-        if cost is None:
-            return
-        if (before := costs.get(op)) is not None:
-            cost = replace(cost, seconds=min(cost.seconds, before.seconds), workspace=max(cost.workspace, before.workspace))
-        costs[op] = cost
-        if not cost.estimated:
-            runner.cache(op).put(signature, [cost.seconds, float(cost.workspace)])
-
     try:
         with runner.measuring([op for _, op in todo]):
             for number, (signature, op) in enumerate(todo, start=1):
-                run(signature, op)
+                cost = runner.measure(op)
+                if cost is not None:
+                    costs[op] = cost
+                    if not cost.estimated:
+                        runner.cache(op).put(signature, [cost.seconds, float(cost.workspace)])
                 if progress is not None:
                     progress(number, len(todo))
-            for signature, op in [*todo] * (rounds - 1):
-                if op in costs and not costs[op].estimated and costs[op].seconds < _LONG:
-                    run(signature, op)
     finally:  # what was measured before an interrupt is worth keeping
         for cache in caches.values():
             cache.save()
@@ -177,6 +164,46 @@ def quickest(once: Callable[[], float], seconds: float = 0.05, least: int = 3, m
     while len(runs) < least or (len(runs) < most and sum(runs) < seconds):
         runs.append(once())
     return max(min(runs), 1e-9)
+
+
+def undisturbed(
+    once: Callable[[], float], instead: Callable[[], float], seconds: float = 0.05, least: int = 3, most: int = 20
+) -> float:
+    """Seconds of the quickest of several runs during which no thread of this process had to wait for a processor.
+
+    On a busy machine two threads that wait for each other take a hundred times as long as either has to work, in every run. Where
+    there is no run without that, `instead` says what the work itself takes, and counts if the quickest run is much longer.
+
+    Args:
+        once, seconds, least, most: as for `quickest`. instead: an estimate that other processes do not disturb.
+    """
+    clean: list[float] = []
+
+    def watched() -> float:
+        before = seconds_waited()
+        took = once()
+        after = seconds_waited()
+        if before is None or after is None or after - before <= max(_SHORT_WAIT, _SMALL_SHARE * took):
+            clean.append(took)
+        return took
+
+    found = quickest(watched, seconds, least, most)
+    if clean:
+        return max(min(clean), 1e-9)
+    alone = max(instead(), 1e-9)
+    return found if found <= _LIKELY * alone else alone
+
+
+def seconds_waited() -> float | None:
+    """Seconds that the threads of this process were ready to run and had to wait for a processor; None where the system does not say."""
+    total = 0
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
+                total += int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):  # another system, or a thread that has just ended
+        return None
+    return total / 1e9
 
 
 def device_rates(cache: CostCache, name: str, measure: Callable[[], Rates]) -> Rates:

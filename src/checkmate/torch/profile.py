@@ -28,7 +28,7 @@ from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..planning import FREE, DeviceModel, OpCost, Work, cost_environment, device_rates, find_op_costs, quickest
+from ..planning import FREE, DeviceModel, OpCost, Work, cost_environment, device_rates, find_op_costs, quickest, undisturbed
 from ..planning.cost_cache import CostCache, open_cost_cache
 from ..planning.roofline import Rates
 from ..units import format_bytes
@@ -42,11 +42,12 @@ from .transient import allocation_peak
 __all__ = ["profile_nodes"]
 
 _LOG = logging.getLogger("checkmate")
-#: For timing one op, and all of them together, in each of so many rounds, besides the two runs that each takes at least.
-_SECONDS, _ALL_SECONDS = 0.025, 2.5
-_ROUNDS = 2
+#: For timing one op, and all of them together, besides the two runs that each takes at least.
+_SECONDS, _ALL_SECONDS = 0.05, 5.0
 #: Bytes that do not fit into the caches of a processor together with anything else, and runs of an op that begin without caches.
-_CACHES, _COLD_RUNS = 32 << 20, 3
+_CACHES, _COLD_RUNS = 32 << 20, 5
+#: Seconds of work that threads share.
+_SHARED = 50e-6
 #: What the signature of an op ends with where its time is one without caches.
 _WITHOUT_CACHES = " without caches"
 #: An op may need more workspace by so much for a whole batch than a part of it says: kernels are chosen by size.
@@ -79,7 +80,7 @@ def profile_nodes(
         UnknownMethod: another cost model.
     """
     asked = _Nodes(number, limit, device, cold=_bytes_made(nodes, number) > _CACHES)
-    costs = find_op_costs(nodes, asked, cost_model if device is None else "flops", progress, _ROUNDS)
+    costs = find_op_costs(nodes, asked, cost_model if device is None else "flops", progress)
     if asked.too_large:
         _LOG.warning(
             "the budget leaves no room to run some ops, whose costs are estimated (%d; %s needs %s, and %s is left)",
@@ -313,7 +314,27 @@ def _measured_cpu(call: Callable[[], Any], inputs: Any, expected: int, seconds: 
     # What takes as long as all its runs may is timed well enough by now: counting allocations takes microseconds.
     if taken > seconds:
         return OpCost(taken, workspace)
-    return OpCost(quickest(once, seconds, most=_COLD_RUNS) if cold else quickest(once, seconds), workspace)
+    least = undisturbed(once, lambda: _work_of_one_thread(call), seconds, most=_COLD_RUNS if cold else 20)
+    return OpCost(least, workspace)
+
+
+def _work_of_one_thread(call: Callable[[], Any]) -> float:
+    """Seconds that a processor works on the op, shared out among the threads that there are; other processes do not count."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+
+        def once() -> float:
+            started = time.thread_time()
+            result = call()
+            took = time.thread_time() - started
+            del result
+            return took
+
+        seconds = quickest(once, least=2, most=5)
+    finally:
+        torch.set_num_threads(threads)
+    return seconds / threads if seconds > _SHARED else seconds
 
 
 def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: torch.device, seconds: float) -> OpCost:
