@@ -118,8 +118,11 @@ def _turned(node: torch.fx.Node) -> torch.fx.Node | None:
     return source if isinstance(source, torch.fx.Node) else None
 
 
-def test_gradients_that_are_one_value_are_tensors_of_their_own() -> None:
-    """Both parameters have the gradient that the sum has: autograd keeps what a pass returns, and adds to it in place later."""
+def test_gradients_of_one_value_are_those_of_the_trace() -> None:
+    """Autograd keeps what a backward pass returns and adds later gradients to it in place: even that stays as it is without a plan.
+
+    (Two parameters whose gradients are views of one tensor, as here, get wrong ones from the second step on in plain training.)
+    """
 
     class Sum(torch.nn.Module):
         def __init__(self) -> None:

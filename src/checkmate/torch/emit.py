@@ -233,14 +233,22 @@ class PartEmitter:
     def outputs(self) -> list[Any]:
         """What the forward pass returns."""
         nodes = self.captured.outputs
-        returned = self._returned(None if node in self.first else node for node in nodes)
-        return [
-            self.first.get(node, copy) if isinstance(node, fx.Node) else node for node, copy in zip(nodes, returned, strict=True)
-        ]
+        return [self.first.get(node) or self._as_traced(node) if isinstance(node, fx.Node) else node for node in nodes]
 
     def gradients(self) -> list[Any]:
         """What the backward pass returns."""
-        return self._returned(self.captured.gradients)
+        nodes = [node for node in self.captured.gradients if node is not None]
+        # Autograd keeps a gradient as it is where nothing else holds on to it, such as a view that is returned, too.
+        times = Counter(storage_key(tensor) for node in nodes for tensor in tensors_of(node))
+        shared = {node for node in nodes if any(times[storage_key(tensor)] > 1 for tensor in tensors_of(node))}
+        given = [node is not None and (node in shared or self._is_given(node)) for node in self.captured.gradients]
+        gradients = zip(self.captured.gradients, given, strict=True)
+        return [None if node is None else self._as_traced(node) if own else self.get(node) for node, own in gradients]
+
+    def _is_given(self, node: fx.Node) -> bool:
+        """It is, or looks like, something that the function was called with."""
+        copy = self.get(node)
+        return isinstance(copy, fx.Node) and copy.op == "placeholder"
 
     def _copy(self, node: fx.Node) -> fx.Node:
         copy = self.here.graph.node_copy(node, lambda argument: self.current[argument])
@@ -379,17 +387,14 @@ class PartEmitter:
         found = self._same_looks[node]
         return found if found is not None and self._missing(found) is None else None
 
-    def _returned(self, nodes: Iterable[Any]) -> list[Any]:
-        """Copies of nodes that leave the function: each a tensor of its own, and none that came into it."""
-        copies: list[Any] = []
-        for node in nodes:
-            copy = self.get(node) if isinstance(node, fx.Node) else node
-            if isinstance(copy, fx.Node) and self._is_view(node) and (copy in copies or copy.op != "call_function"):
-                for argument in node.all_input_nodes:
-                    self.get(argument)
-                copy = self._copy(node)
-            copies.append(copy)
-        return copies
+    def _as_traced(self, node: fx.Node) -> Any:
+        """The copy of a node that leaves the function: a view of its own where the trace has one."""
+        copy = self.get(node)
+        if not self._is_view(node) or self._looks_like(node) is None:
+            return copy
+        for argument in node.all_input_nodes:
+            self.get(argument)
+        return self._copy(node)
 
     def _bring(self, what: fx.Node | int, copy: fx.Node) -> fx.Node:
         self.brings.add((what, copy))
