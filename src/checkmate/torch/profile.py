@@ -79,7 +79,8 @@ def profile_nodes(
     Raises:
         UnknownMethod: another cost model.
     """
-    asked = _Nodes(number, limit, device, cold=_bytes_made(nodes, number) > _CACHES)
+    runs = cost_model == "profile" and device is None
+    asked = _Nodes(number, limit, device, cold=runs and _bytes_made(nodes, number) > _CACHES)
     costs = find_op_costs(nodes, asked, cost_model if device is None else "flops", progress)
     if asked.too_large:
         _LOG.warning(
