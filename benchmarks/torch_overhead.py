@@ -3,7 +3,8 @@
 First table: a forward and backward pass under a budget of 110% of plain training's peak, beside eager and aot_eager. Second table: a budget
 that makes recomputation necessary, beside that of 110%; "planned" is what the schedule's overhead says of that ratio. Every way
 trains in a process of its own, and their steps take turns, so that what else the machine does falls on all of them. A ratio is
-the median over the rounds, with its quartiles; all ways must come to the same losses, to the bit.
+the median over the rounds, with its quartiles, of seconds on the clock and below or behind that of the seconds that processors
+worked, which say more on a busy machine; all ways must come to the same losses, to the bit.
 
     python benchmarks/torch_overhead.py [--networks NAME ...] [--rounds 40] [--before FOLDER] [--output torch_overhead.json]
 
@@ -32,6 +33,8 @@ PLAIN = {"tiny": ("gpt", "resnet"), "cpu": ("gpt2", "resnet", "llama", "tiny-gpt
 RECOMPUTING = {"tiny": ("gpt",), "cpu": ("long-gpt", "long-llama", "resnet50", "unet")}
 ENOUGH = "110%"
 BUDGETS = ("80%", "60%", "50%")
+#: Of each step: on the clock, by processors, and pages that the process was given.
+MEASURED = ("seconds", "cpu", "faults")
 #: Steps before the first that is timed: the first of a plan is measured, and the memory that is freed first settles.
 WARM = 4
 #: What a user is promised: of eager on GPT-2, of aot_eager everywhere, and between planned and measured ratios at the median.
@@ -53,20 +56,20 @@ def train(network: str, ways: dict[str, tuple[str, str | None, str | None]], set
             found[name] = worker.ask({**asked, "way": way, "budget": budget})
             if "error" not in found[name]:
                 workers[name] = worker
-                found[name] |= {"seconds": [], "faults": []}
+                found[name] |= {what: [] for what in MEASURED}
         for number in range(settings["rounds"]):
             names = list(workers)
             for name in names[number % len(names) :] + names[: number % len(names)]:
                 said = workers[name].ask({"do": "step"})
                 found[name]["losses"].append(said["loss"])
-                for what in ("seconds", "faults"):
+                for what in MEASURED:
                     found[name][what].append(said[what])
     return found
 
 
-def ratio(found: dict[str, Any], one: str, other: str) -> list[float]:
+def ratio(found: dict[str, Any], one: str, other: str, what: str) -> list[float]:
     """Quartiles of time over time, round by round."""
-    ratios = [a / b for a, b in zip(found[one]["seconds"], found[other]["seconds"], strict=True)]
+    ratios = [a / b for a, b in zip(found[one][what], found[other][what], strict=True)]
     return [ratios[0]] * 3 if len(ratios) == 1 else statistics.quantiles(ratios, n=4, method="inclusive")
 
 
@@ -74,11 +77,17 @@ def summary(found: dict[str, Any], pairs: list[tuple[str, str]]) -> dict[str, An
     """What is kept of a training."""
     ways = {}
     for name, said in found.items():
-        kept = {key: value for key, value in said.items() if key not in ("seconds", "faults", "losses")}
-        ways[name] = kept | {what: statistics.median(said[what]) for what in ("seconds", "faults") if what in said}
+        kept = {key: value for key, value in said.items() if key not in (*MEASURED, "losses")}
+        ways[name] = kept | {what: statistics.median(said[what]) for what in MEASURED if what in said}
     trained = [name for name, said in found.items() if "error" not in said]
-    ratios = {f"{one} / {other}": ratio(found, one, other) for one, other in pairs if one in trained and other in trained}
-    return {"ways": ways, "ratios": ratios, "equal": len({tuple(found[name]["losses"]) for name in trained}) == 1}
+    both = [(one, other) for one, other in pairs if one in trained and other in trained]
+    ratios, cpu = ({f"{one} / {other}": ratio(found, one, other, what) for one, other in both} for what in ("seconds", "cpu"))
+    return {
+        "ways": ways,
+        "ratios": ratios,
+        "cpu_ratios": cpu,
+        "equal": len({tuple(found[name]["losses"]) for name in trained}) == 1,
+    }
 
 
 def plain_row(network: str, settings: dict[str, Any], before: str | None) -> dict[str, Any]:
@@ -113,7 +122,9 @@ def plain_line(row: dict[str, Any]) -> str:
     names = ("aot_eager / eager", "ours / eager", "ours / aot_eager", "before / eager", "ours / before")
     shown = "  ".join(quartiles(ratios[name]) if name in ratios else f"{'-':>20}" for name in names)
     faults = ", ".join(f"{said['faults']:.0f}" for said in row["ways"].values())
-    return f"{row['network']:>10} {row['ways']['eager']['seconds'] * 1e3:8.1f}  {shown}  {'yes' if row['equal'] else 'NO':>5}  {faults}"
+    cpu = "  ".join(quartiles(row["cpu_ratios"][name]) if name in ratios else f"{'-':>20}" for name in names)
+    first = f"{row['network']:>10} {row['ways']['eager']['seconds'] * 1e3:8.1f}  {shown}  {'yes' if row['equal'] else 'NO':>5}  {faults}"
+    return f"{first}\n{'cpu':>10} {row['ways']['eager']['cpu'] * 1e3:8.1f}  {cpu}"
 
 
 def recomputing_lines(row: dict[str, Any]) -> Iterator[str]:
@@ -127,6 +138,7 @@ def recomputing_lines(row: dict[str, Any]) -> Iterator[str]:
             continue
         planned, measured = row["planned"][budget], row["ratios"][f"{budget} / {ENOUGH}"]
         rest = f"{100 * (measured[1] - planned):+6.1f} {'yes' if row['equal'] else 'NO':>5} {said['faults']:7.0f}"
+        rest += f"   {quartiles(row['cpu_ratios'][f'{budget} / {ENOUGH}'])}"
         yield f"{begun} {planned:7.3f} {quartiles(measured)} {rest}"
 
 
@@ -183,7 +195,7 @@ def main() -> int:
             data["plain"].append(plain_row(network, settings, options.before))
             save()
             print(plain_line(data["plain"][-1]), flush=True)
-    print(f"{'network':>10} {'budget':>6} {'110% ms':>8} planned  measured             apart equal  faults")
+    print(f"{'network':>10} {'budget':>6} {'110% ms':>8} planned  measured             apart equal  faults   cpu")
     for network in networks:
         if network in RECOMPUTING[options.scale] and all(row["network"] != network for row in data["recomputing"]):
             data["recomputing"].append(recomputing_row(network, options.budgets, settings))
