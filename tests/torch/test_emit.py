@@ -14,6 +14,7 @@ from torch import Tensor
 import checkmate
 import checkmate.torch
 from checkmate.schedule import Step, steps_from_sequence
+from checkmate.torch.bindings import BINDINGS
 from checkmate.torch.capture import Captured
 from checkmate.torch.emit import Emitted, emit
 from checkmate.torch.internals import Boxed, boxed
@@ -139,3 +140,29 @@ def test_gradients_of_one_value_are_those_of_the_trace() -> None:
         compiled(x).backward()
     for mine, plain in zip(compiled.parameters(), model.parameters(), strict=True):
         assert torch.equal(mine.grad, plain.grad)  # type: ignore[arg-type]
+
+
+def test_what_is_called_in_place_of_an_operator_does_the_same() -> None:
+    a, b = torch.randn(2, 6, 6).unbind()
+    weight, bias = torch.randn(2, 6).unbind()
+    aten = torch.ops.aten
+    given: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
+        aten.add.Tensor: [((a, b), {}), ((a, 2), {}), ((a.int(), 2.5), {}), ((a, b), {"alpha": 3})],
+        aten.addmm.default: [((bias, a, b), {}), ((bias, a, b), {"beta": 2, "alpha": 0.5})],
+        aten.bmm.default: [((a[None], b[None]), {})],
+        aten.mm.default: [((a, b.t()), {})],
+        aten.mul.Tensor: [((a, b), {}), ((a.half(), 2.5), {}), ((a > 0, 3), {})],
+        aten.native_layer_norm.default: [((a, [6], weight, bias, 1e-5), {}), ((a, [6, 6], None, None, 1e-5), {})],
+        aten.permute.default: [((a, [1, 0]), {}), ((a[None], [-1, 0, 1]), {})],
+        aten.t.default: [((a,), {}), ((bias,), {})],
+        aten.transpose.int: [((a, 0, -1), {})],
+        aten.view.default: [((a, [3, -1]), {}), ((a, [36]), {})],
+    }
+    assert set(given) == set(BINDINGS)
+    for operator, calls in given.items():
+        for arguments, keywords in calls:
+            one, other = operator(*arguments, **keywords), BINDINGS[operator](*arguments, **keywords)
+            for x, y in zip(*(x if isinstance(x, tuple) else (x,) for x in (one, other)), strict=True):
+                assert torch.equal(x, y)
+                assert (x.dtype, x.stride()) == (y.dtype, y.stride())
+                assert (x.data_ptr() == y.data_ptr()) == (x.data_ptr() == a.data_ptr() or x.data_ptr() == bias.data_ptr())

@@ -41,6 +41,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.printers import PythonPrinter
 
+from .bindings import BINDINGS
 from .recurrent import whole_layers
 from .second_derivative import refuse_second_derivative, without_graph
 
@@ -362,7 +363,7 @@ def _with_direct_calls(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
         if type(operator) is not torch._ops.OpOverload:
             return call[0]
         name = f"_{call[1].replace('.', '_')}"
-        direct[name] = operator._op
+        direct[name] = BINDINGS.get(operator, operator._op)
         return name
 
     source = _CALL.sub(found, module.code)

@@ -154,12 +154,16 @@ class Round(Generic[AnyPlan]):
         Args:
             whole: for each input, the run reads it through this tensor alone, and does not overwrite it.
         """
-        run.stream = _stream(inputs)
+        self.note_stream(run, inputs)
         for position, (tensor, source) in enumerate(zip(inputs, run.sources, strict=True)):
             if whole[position] and isinstance(source, Link) and self.runs[source.pair].stream == run.stream:
                 looks = self._looks[source.pair]
                 if (look := _look(tensor)) is not None and look in looks:
                     run.borrowed[position] = looks.index(look)
+
+    def note_stream(self, run: Run, inputs: Sequence[torch.Tensor]) -> None:
+        """Note where a run takes place; the first of a round can have been called with nothing that another has returned."""
+        run.stream = _stream(inputs)
 
     def note_outputs(self, run: Run, outputs: Sequence[Any], values: Sequence[int | None]) -> None:
         """Note what a run made, so that later runs that read it are recognised.
