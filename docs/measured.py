@@ -134,10 +134,11 @@ def pytorch_steps() -> str:
     lines = []
     for row in load("torch_overhead")["plain"]:
         ratios = (
-            row["ratios"][f"{one} / {other}"] for one, other in (("aot_eager", "eager"), ("ours", "eager"), ("ours", "aot_eager"))
+            row["cpu_ratios"][f"{one} / {other}"]
+            for one, other in (("aot_eager", "eager"), ("ours", "eager"), ("ours", "aot_eager"))
         )
         shown = " | ".join(f"{middle:.3f} ({first:.3f} to {third:.3f})" for first, middle, third in ratios)
-        lines.append(f"| {row['network']} | {1e3 * row['ways']['eager']['seconds']:.0f} | {shown} |")
+        lines.append(f"| {row['network']} | {1e3 * row['ways']['eager']['cpu']:.0f} | {shown} |")
     return _table(
         "network | eager, ms | aot_eager / eager | checkmate / eager | checkmate / aot_eager", "---|--:|--:|--:|--:", lines
     )
@@ -148,7 +149,7 @@ def pytorch_planned() -> str:
     lines = []
     for row in load("torch_overhead")["recomputing"]:
         for budget, planned in row["planned"].items():
-            first, middle, third = row["ratios"][f"{budget} / 110%"]
+            first, middle, third = row["cpu_ratios"][f"{budget} / 110%"]
             lines.append(f"| {row['network']} | {budget} | {planned:.3f} | {middle:.3f} ({first:.3f} to {third:.3f}) |")
     return _table("network | budget | planned | measured", "---|--:|--:|--:", lines)
 

@@ -60,7 +60,8 @@ def test_both_tables_with_few_rounds(tmp_path: Path) -> None:
 def test_verdict(overhead: Any, changed: dict[str, Any], said: list[str]) -> None:
     ratios = {"ours / eager": [0.9, 1.02, 1.1], "ours / aot_eager": [0.9, 0.99, 1.1]}
     ratios = {name: changed.get(name, quartiles) for name, quartiles in ratios.items()}
-    plain = [{"network": "gpt2", "ratios": ratios, "equal": changed.get("equal", True)}]
+    far = {name: [9.0, 9.0, 9.0] for name in ratios}
+    plain = [{"network": "gpt2", "ratios": ratios, "cpu_ratios": far, "equal": changed.get("equal", True)}]
     shares = {"80%": changed.get("measured", 1.11), "60%": changed.get("measured", 1.11), "50%": 2.0}
     row = {
         "network": "gpt",
@@ -68,4 +69,8 @@ def test_verdict(overhead: Any, changed: dict[str, Any], said: list[str]) -> Non
         "planned": dict.fromkeys(shares, 1.11),
         "ratios": {f"{budget} / 110%": [1.0, measured, 3.0] for budget, measured in shares.items()},
     }
-    assert overhead.verdict({"plain": plain, "recomputing": [row]}) == said
+    data = {"plain": plain, "recomputing": [row], "settings": {"by": "clock"}}
+    assert overhead.verdict(data) == said
+    for one in (*plain, row):
+        one["ratios"], one["cpu_ratios"] = far, one["ratios"]
+    assert overhead.verdict({**data, "settings": {"by": "cpu"}}) == said
