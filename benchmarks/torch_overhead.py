@@ -30,7 +30,7 @@ from worker import Worker
 SCRIPT = "torch_overhead_worker.py"
 #: By scale the networks of each table.
 PLAIN = {"tiny": ("gpt", "resnet"), "cpu": ("gpt2", "resnet", "llama", "tiny-gpt")}
-RECOMPUTING = {"tiny": ("gpt",), "cpu": ("long-gpt", "long-llama", "resnet50", "unet")}
+RECOMPUTING = {"tiny": ("gpt",), "cpu": ("long-gpt", "long-llama", "long-resnet", "unet")}
 ENOUGH = "110%"
 BUDGETS = ("80%", "60%", "50%")
 #: Of each step: on the clock, by processors, and pages that the process was given.

@@ -26,7 +26,7 @@ TASKS = {
         "tiny-gpt": _gpt(6, 64, 2, 256, 32, 4),
         "long-gpt": _gpt(4, 256, 8, 4096, 256, 4),
         "long-llama": _llama(4, 256, 4, 4096, 256, 4),
-        "resnet50": _seen(_resnet, 96, 4),
+        "long-resnet": _seen(partial(_resnet, (2, 2, 2)), 96, 16),
         "unet": _seen(partial(UNet, 16), 128, 4, True),
     },
 }
