@@ -102,7 +102,7 @@ def plain_row(network: str, settings: dict[str, Any], before: str | None) -> dic
     if before is not None:
         ways["before"] = ("checkmate", ENOUGH, before)
     pairs = [("aot_eager", "eager"), ("ours", "eager"), ("ours", "aot_eager"), ("before", "eager"), ("ours", "before")]
-    return {"network": network, **summary(train(network, ways, settings), pairs)}
+    return {"network": network, "rounds": settings["rounds"], **summary(train(network, ways, settings), pairs)}
 
 
 def recomputing_row(network: str, budgets: Sequence[str], settings: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def recomputing_row(network: str, budgets: Sequence[str], settings: dict[str, An
     made = summary(train(network, ways, settings), [(budget, ENOUGH) for budget in budgets])
     overheads = {budget: said["overhead"] for budget, said in made["ways"].items() if "overhead" in said}
     planned = {budget: overheads[budget] / overheads[ENOUGH] for budget in budgets if budget in overheads}
-    return {"network": network, "planned": planned, **made}
+    return {"network": network, "rounds": settings["rounds"], "planned": planned, **made}
 
 
 def quartiles(found: list[float]) -> str:
