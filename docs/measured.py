@@ -129,6 +129,31 @@ def pytorch_rows() -> str:
     )
 
 
+def pytorch_steps() -> str:
+    """What a PyTorch step takes where nothing is computed again."""
+    lines = []
+    for row in load("torch_overhead")["plain"]:
+        ratios = (
+            row["cpu_ratios"][f"{one} / {other}"]
+            for one, other in (("aot_eager", "eager"), ("ours", "eager"), ("ours", "aot_eager"))
+        )
+        shown = " | ".join(f"{middle:.3f} ({first:.3f} to {third:.3f})" for first, middle, third in ratios)
+        lines.append(f"| {row['network']} | {1e3 * row['ways']['eager']['cpu']:.0f} | {shown} |")
+    return _table(
+        "network | eager, ms | aot_eager / eager | checkmate / eager | checkmate / aot_eager", "---|--:|--:|--:|--:", lines
+    )
+
+
+def pytorch_planned() -> str:
+    """Planned and measured overhead of PyTorch steps."""
+    lines = []
+    for row in load("torch_overhead")["recomputing"]:
+        for budget, planned in row["planned"].items():
+            first, middle, third = row["cpu_ratios"][f"{budget} / 110%"]
+            lines.append(f"| {row['network']} | {budget} | {planned:.3f} | {middle:.3f} ({first:.3f} to {third:.3f}) |")
+    return _table("network | budget | planned | measured", "---|--:|--:|--:", lines)
+
+
 def search_times() -> str:
     """Time and gap against the number of ops."""
     lines = [
@@ -165,6 +190,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "methods": methods_at_budgets,
     "keras-peers": keras_peers,
     "pytorch": pytorch_rows,
+    "pytorch-steps": pytorch_steps,
+    "pytorch-planned": pytorch_planned,
     "search-times": search_times,
     "near-the-least": near_the_least,
     **{

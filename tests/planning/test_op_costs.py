@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from checkmate.errors import UnknownMethod
-from checkmate.planning import FREE, OpCost, Work, device_rates, find_op_costs, quickest
+from checkmate.planning import FREE, OpCost, Work, device_rates, find_op_costs, op_costs, quickest, undisturbed
 from checkmate.planning.cost_cache import CostCache, close_cost_caches, open_cost_cache
+from checkmate.planning.op_costs import seconds_waited
 from checkmate.planning.roofline import Rates
 
 RATES = Rates(100.0, 10.0, 0.5)
@@ -111,6 +115,49 @@ def test_the_quickest_of_several_runs() -> None:
     assert run([3.0, 2.0, 9.0, 1.0]) == (2.0, 3), "no more than it must be"
     assert run([0.01] * 30) == (0.01, 5)
     assert run([0.0] * 30) == (1e-9, 20)
+
+
+@pytest.mark.parametrize(
+    ("runs", "work", "found"),
+    [
+        ([(5.0, 0.0), (4.0, 3.0), (6.0, 0.1)], 1.0, 5.0),  # the quickest was disturbed
+        ([(16.0, 15.0), (12.0, 11.0), (12.5, 20.0)], 0.5, 0.5),  # all were
+        ([(16.0, 15.0), (1.2, 0.9), (12.5, 20.0)], 1.0, 1.2),  # but this one cannot have taken much less
+        ([(16.0, None), (12.0, None), (12.5, None)], 0.5, 12.0),  # the system does not say
+    ],
+)
+def test_the_quickest_run_that_nothing_disturbed(
+    runs: list[tuple[float, float | None]], work: float, found: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, waited, known = list(runs), 0.0, True
+
+    def once() -> float:
+        nonlocal waited, known
+        took, wait = left.pop(0)
+        known = wait is not None
+        waited += wait or 0.0
+        return took
+
+    monkeypatch.setattr(op_costs, "seconds_waited", lambda: waited if known else None)
+    assert undisturbed(once, lambda: work, seconds=0.0) == found
+    assert not left
+
+
+def test_waiting_for_a_processor_is_seen_where_the_system_tells() -> None:
+    """Two threads on one processor: one of them waits at any time, for about as long as both work."""
+    before = seconds_waited()
+    if before is None:
+        pytest.skip("this system does not say")
+    allowed = os.sched_getaffinity(0)
+    work = "import time\nended = time.monotonic() + 0.5\nwhile time.monotonic() < ended: pass"
+    script = (
+        f"import os, subprocess, sys\nos.sched_setaffinity(0, {{{min(allowed)}}})\n"
+        f"other = subprocess.Popen([sys.executable, '-c', {work!r}])\n"
+        f"from checkmate.planning.op_costs import seconds_waited\nbefore = seconds_waited()\n{work}\n"
+        "print(seconds_waited() - before)\nother.wait()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 0.01
 
 
 def test_rates_are_measured_once() -> None:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from checkmate.cache_directory import cache_directory
 from checkmate.errors import UnknownMethod
-from checkmate.planning import FREE, OpCost
+from checkmate.planning import FREE, OpCost, op_costs
 from checkmate.planning.cost_cache import close_cost_caches
 from checkmate.torch import profile as profile_module
 from checkmate.torch.measure import measure
@@ -213,9 +213,9 @@ def test_measured_once_then_remembered_on_disk(monkeypatch: pytest.MonkeyPatch) 
     calls: list[Any] = []
     real = profile_module._measured
 
-    def counted(node: Node, *rest: Any) -> OpCost | None:
+    def counted(node: Node, *rest: Any, **more: Any) -> OpCost | None:
         calls.append(node.target)
-        return real(node, *rest)
+        return real(node, *rest, **more)
 
     monkeypatch.setattr(profile_module, "_measured", counted)
     reports: list[tuple[int, int]] = []
@@ -232,9 +232,89 @@ def test_measured_once_then_remembered_on_disk(monkeypatch: pytest.MonkeyPatch) 
     assert len(calls) == 4, "a damaged file is measured again"
 
 
+def test_ops_of_a_step_that_caches_cannot_hold_are_timed_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ops next to a large one: each timed run comes after something else was read, if the limit has room for that."""
+    small = traced(lambda x: x.exp() * x, torch.randn(500))
+    large = traced(lambda x, y: (x.exp() * x, y.sin(), y.cos()), torch.randn(500), torch.randn(5 << 20))
+    events: list[str] = []
+    real, undisturbed = profile_module._something_else, profile_module.undisturbed
+
+    class Else:
+        def sum(self) -> None:
+            events.append("else")
+
+    def counted(once: Callable[[], float], *limits: Any, **more: Any) -> float:
+        def run() -> float:
+            events.append("run")
+            return once()
+
+        return undisturbed(run, *limits, **more)
+
+    def something_else() -> Else:
+        assert real().nbytes == profile_module._CACHES
+        return Else()
+
+    monkeypatch.setattr(something_else, "cache_clear", real.cache_clear, raising=False)
+    monkeypatch.setattr(profile_module, "_something_else", something_else)
+    monkeypatch.setattr(profile_module, "undisturbed", counted)
+    alone = profile_nodes(small)
+    assert events
+    assert "else" not in events, "everything fits into the caches"
+    events.clear()
+    with measure() as m:
+        in_large = profile_nodes(large)
+    assert events[::2] == ["run"] * (len(events) // 2)
+    assert events[1::2] == ["else"] * (len(events) // 2), "nothing is timed before something else was read"
+    assert m.peak - m.base >= profile_module._CACHES
+    assert m.timeline[-1][1] == m.base, "and it does not stay"
+    assert not set(map(id, alone)) & set(map(id, in_large))
+    events.clear()
+    assert profile_nodes(large) == in_large, "remembered"
+    assert profile_nodes(small) == alone, "and not mixed up"
+    assert not events
+    close_cost_caches()
+    for path in cache_directory().iterdir():
+        path.unlink()
+    limit = profile_module._CACHES
+    with measure() as m:
+        profile_nodes(large, limit=limit)
+    assert events
+    assert "else" not in events, "there is no room for it"
+    assert m.peak - m.base <= limit
+
+
+def test_on_a_busy_machine_the_work_of_one_thread_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every timed run is made to look a second longer, and disturbed."""
+    nodes = traced(lambda x: x.exp(), torch.randn(50))
+    undisturbed, clock = profile_module.undisturbed, time.perf_counter
+    ran_with: list[int] = []
+    real = profile_module._work_of_one_thread
+
+    def late(once: Callable[[], float], *rest: Any, **more: Any) -> float:
+        return undisturbed(lambda: once() + 1.0, *rest, **more)
+
+    def work(call: Callable[[], Any]) -> float:
+        def noted() -> Any:
+            ran_with.append(torch.get_num_threads())
+            return call()
+
+        return real(noted)
+
+    waits = iter(range(10_000))
+    monkeypatch.setattr(op_costs, "seconds_waited", lambda: float(next(waits)))
+    monkeypatch.setattr(profile_module, "undisturbed", late)
+    monkeypatch.setattr(profile_module, "_work_of_one_thread", work)
+    torch.set_num_threads(2)
+    began = clock()
+    (cost,) = profile_nodes(nodes).values()
+    assert 0 < cost.seconds < min(0.5, clock() - began)
+    assert set(ran_with) == {1}
+    assert torch.get_num_threads() == 2
+
+
 def test_where_there_is_no_time_left_ops_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile_module, "_ALL_SECONDS", 0.0)
-    monkeypatch.setattr(profile_module, "quickest", lambda *_: pytest.fail("ran it more often than memory asks for"))
+    monkeypatch.setattr(profile_module, "undisturbed", lambda *_, **__: pytest.fail("ran it more often than memory asks for"))
     costs = profile_nodes(traced(lambda x: (x + 1) * x.exp(), torch.randn(7, 11, 13)))
     assert all(cost.seconds > 0 for cost in costs.values())
 
@@ -250,9 +330,9 @@ def test_an_op_that_would_pass_the_limit_is_modelled_and_that_is_said(
     ran: list[str] = []
     real = profile_module._measured
 
-    def noted(node: Node, *rest: Any) -> OpCost | None:
+    def noted(node: Node, *rest: Any, **more: Any) -> OpCost | None:
         ran.append(node.name)
-        return real(node, *rest)
+        return real(node, *rest, **more)
 
     monkeypatch.setattr(profile_module, "_measured", noted)
     costs = profile_nodes(nodes, limit=2 * 128 * 128 * 4)

@@ -4,7 +4,7 @@ from .budget import Allowance
 from .device_models import DeviceModel, device_model
 from .environment import available_processors, cost_environment
 from .memory import accelerator_budget, host_budget
-from .op_costs import FREE, OpCost, Work, device_rates, find_op_costs, quickest
+from .op_costs import FREE, OpCost, Work, device_rates, find_op_costs, quickest, undisturbed
 from .options import Options
 from .plan import Plan, make_plan, plan_of
 from .replan import Margins, note_excess
@@ -29,4 +29,5 @@ __all__ = [
     "note_excess",
     "plan_of",
     "quickest",
+    "undisturbed",
 ]

@@ -7,6 +7,7 @@ the quickest counts: other work on the machine only adds.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -17,6 +18,10 @@ from .cost_cache import CostCache
 from .roofline import Rates, roofline_seconds
 
 COST_MODELS = ("profile", "flops")
+#: A run is disturbed where threads waited longer than so many seconds, which waking them takes anyway, and than this share of it.
+_SHORT_WAIT, _SMALL_SHARE = 20e-6, 0.05
+#: A disturbed run that takes so much longer than the work itself is believed: threads never share work out evenly.
+_LIKELY = 1.5
 
 Op = TypeVar("Op", bound=Hashable)
 AskedOp = TypeVar("AskedOp", bound=Hashable, contravariant=True)
@@ -159,6 +164,46 @@ def quickest(once: Callable[[], float], seconds: float = 0.05, least: int = 3, m
     while len(runs) < least or (len(runs) < most and sum(runs) < seconds):
         runs.append(once())
     return max(min(runs), 1e-9)
+
+
+def undisturbed(
+    once: Callable[[], float], instead: Callable[[], float], seconds: float = 0.05, least: int = 3, most: int = 20
+) -> float:
+    """Seconds of the quickest of several runs during which no thread of this process had to wait for a processor.
+
+    On a busy machine two threads that wait for each other take a hundred times as long as either has to work, in every run. Where
+    there is no run without that, `instead` says what the work itself takes, and counts if the quickest run is much longer.
+
+    Args:
+        once, seconds, least, most: as for `quickest`. instead: an estimate that other processes do not disturb.
+    """
+    clean: list[float] = []
+
+    def watched() -> float:
+        before = seconds_waited()
+        took = once()
+        after = seconds_waited()
+        if before is None or after is None or after - before <= max(_SHORT_WAIT, _SMALL_SHARE * took):
+            clean.append(took)
+        return took
+
+    found = quickest(watched, seconds, least, most)
+    if clean:
+        return max(min(clean), 1e-9)
+    alone = max(instead(), 1e-9)
+    return found if found <= _LIKELY * alone else alone
+
+
+def seconds_waited() -> float | None:
+    """Seconds that the threads of this process were ready to run and had to wait for a processor; None where the system does not say."""
+    total = 0
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
+                total += int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):  # another system, or a thread that has just ended
+        return None
+    return total / 1e9
 
 
 def device_rates(cache: CostCache, name: str, measure: Callable[[], Rates]) -> Rates:

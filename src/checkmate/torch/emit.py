@@ -23,11 +23,11 @@ from torch import fx
 from ..errors import CheckmateError
 from ..schedule import Compute, Free, Step, freed_next
 from .capture import RNG_STATE_BYTES, Captured
-from .in_place import out_variant, write_over_saved
+from .in_place import like, out_variant, write_over_saved
 from .internals import forget_version_check, is_tangent
 from .nodes import aten, is_batch_norm, is_random, tensors_of
 from .random import draw, draw_again, empty_state
-from .sizes import Bindings
+from .sizes import Bindings, storage_key
 
 #: Training-mode batch norm without running statistics: the same numbers, and nothing to update.
 _BATCH_NORM_PLAIN = aten._native_batch_norm_legit.no_stats
@@ -186,6 +186,7 @@ class PartEmitter:
         self.states: dict[int, fx.Node] = {}  # op -> saved state of the random number generator, in this function
         self.states_behind: dict[int, fx.Node] = {}
         self.brings: set[tuple[fx.Node | int, fx.Node]] = set()  # node, or op with a state, and the copy that was brought over
+        self._same_looks: dict[fx.Node, fx.Node | None] = {}
         #: Inputs that another graph of the step has returned -> where they can be had from once they were dropped.
         self.lenders: dict[fx.Node, tuple[PartEmitter, fx.Node]] = {}
 
@@ -232,11 +233,22 @@ class PartEmitter:
     def outputs(self) -> list[Any]:
         """What the forward pass returns."""
         nodes = self.captured.outputs
-        return [self.first.get(node) or self.get(node) if isinstance(node, fx.Node) else node for node in nodes]
+        return [self.first.get(node) or self._as_traced(node) if isinstance(node, fx.Node) else node for node in nodes]
 
     def gradients(self) -> list[Any]:
         """What the backward pass returns."""
-        return [None if node is None else self.get(node) for node in self.captured.gradients]
+        nodes = [node for node in self.captured.gradients if node is not None]
+        # Autograd keeps a gradient as it is where nothing else holds on to it, such as a view that is returned, too.
+        times = Counter(storage_key(tensor) for node in nodes for tensor in tensors_of(node))
+        shared = {node for node in nodes if any(times[storage_key(tensor)] > 1 for tensor in tensors_of(node))}
+        given = [node is not None and (node in shared or self._is_given(node)) for node in self.captured.gradients]
+        gradients = zip(self.captured.gradients, given, strict=True)
+        return [None if node is None else self._as_traced(node) if own else self.get(node) for node, own in gradients]
+
+    def _is_given(self, node: fx.Node) -> bool:
+        """It is, or looks like, something that the function was called with."""
+        copy = self.get(node)
+        return isinstance(copy, fx.Node) and copy.op == "placeholder"
 
     def _copy(self, node: fx.Node) -> fx.Node:
         copy = self.here.graph.node_copy(node, lambda argument: self.current[argument])
@@ -351,12 +363,38 @@ class PartEmitter:
         elif (same := self._same_part(node)) is not None:
             current[node] = self.get(same)
         elif self._is_view(node):
-            for argument in node.all_input_nodes:
-                self.get(argument)
-            current[node] = self._copy(node)
+            current[node] = self._view(node)
         else:
             raise CheckmateError(f"the schedule reads {node.name!r} when it is not live: please report it")
         return current[node]
+
+    def _view(self, node: fx.Node) -> fx.Node:
+        if (same := self._looks_like(node)) is not None:
+            return cast(fx.Node, self.get(same))
+        for argument in node.all_input_nodes:
+            self.get(argument)
+        return self._copy(node)
+
+    def _looks_like(self, node: fx.Node) -> fx.Node | None:
+        """What the view is made from, directly or not, if it looks just like the view: a matrix transposed twice, say."""
+        if node not in self._same_looks:
+            found, source = None, node
+            while self._is_view(source) and len(source.all_input_nodes) == 1:
+                source = source.all_input_nodes[0]
+                if not self.functional and _look_alike(node, source):
+                    found = source
+            self._same_looks[node] = found
+        found = self._same_looks[node]
+        return found if found is not None and self._missing(found) is None else None
+
+    def _as_traced(self, node: fx.Node) -> Any:
+        """The copy of a node that leaves the function: a view of its own where the trace has one."""
+        copy = self.get(node)
+        if not self._is_view(node) or self._looks_like(node) is None:
+            return copy
+        for argument in node.all_input_nodes:
+            self.get(argument)
+        return self._copy(node)
 
     def _bring(self, what: fx.Node | int, copy: fx.Node) -> fx.Node:
         self.brings.add((what, copy))
@@ -423,3 +461,11 @@ class PartEmitter:
         if value is None:  # an input, or a number that an op has read from its data
             return node.op == "placeholder" or (node in self.computed and not tensors_of(node))
         return node is self.captured.bases[value]
+
+
+def _look_alike(one: fx.Node, other: fx.Node) -> bool:
+    """Both are a single tensor, in the same places of the same storage."""
+    first, second = one.meta.get("val"), other.meta.get("val")
+    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
+        return False
+    return storage_key(first) == storage_key(second) and like(first, second)

@@ -111,7 +111,10 @@ class Group:
             run = round.begin(part, sizes)
             inputs = part.inputs_of(arguments)
             round.note_inputs(run, inputs)
-            round.note_borrowed(run, inputs, [len(entry.nodes) == 1 and not entry.overwritten for entry in captured.inputs])
+            if run.number:
+                round.note_borrowed(run, inputs, [len(entry.nodes) == 1 and not entry.overwritten for entry in captured.inputs])
+            else:
+                round.note_stream(run, inputs)
             if not part.called:
                 self.held.watch(inputs)
                 part.called = True

@@ -363,10 +363,12 @@ def bytes_on(storages: Mapping[int, torch.UntypedStorage], device: torch.device,
     wanted: dict[torch.device, bool] = {}  # asked once for each device, not for each storage
     total = 0
     for key, storage in storages.items():
+        if key in without:
+            continue
         where = storage.device
         if where not in wanted:
             wanted[where] = same_device(where, device)
-        if wanted[where] and key not in without:
+        if wanted[where]:
             total += storage.nbytes()
     return total
 

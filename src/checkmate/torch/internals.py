@@ -8,11 +8,14 @@ from __future__ import annotations
 import gc
 import inspect
 import math
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
+from operator import attrgetter
+from types import MethodType
 from typing import Any
 from unittest.mock import patch
 
@@ -32,11 +35,13 @@ from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch.fx import _symbolic_trace
 from torch.fx.graph import _BoxedCodeGen
+from torch.fx.graph_module import _forward_from_src
 from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.printers import PythonPrinter
 
+from .bindings import BINDINGS
 from .recurrent import whole_layers
 from .second_derivative import refuse_second_derivative, without_graph
 
@@ -340,7 +345,31 @@ def boxed(module: fx.GraphModule) -> Boxed:
     """The module's function with the boxed convention: it takes one list and empties it, so that nothing outlives its use."""
     module.graph.set_codegen(_BoxedCodeGen())
     module.recompile()
-    return mark_boxed(module.forward)
+    return mark_boxed(_with_direct_calls(module))
+
+
+#: How generated code calls an operator.
+_CALL = re.compile(r"\btorch\.ops\.(\w+\.\w+\.\w+)(?=\()")
+
+
+def _with_direct_calls(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
+    """The module's function, whose calls of operators go straight to what PyTorch's own Python wrapper around each calls.
+
+    Neither that wrapper nor its four attributes are looked up at every call, which takes as long as a third of a tiny op.
+    """
+    direct: dict[str, Any] = {}
+
+    def found(call: re.Match[str]) -> str:
+        operator = attrgetter(call[1])(torch.ops)
+        if type(operator) is not torch._ops.OpOverload:
+            return call[0]
+        name = f"_{call[1].replace('.', '_')}"
+        direct[name] = BINDINGS.get(operator, operator._op)
+        return name
+
+    source = _CALL.sub(found, module.code)
+    function = _forward_from_src(source, {**type(module).forward.__globals__, **direct})
+    return MethodType(function, module)
 
 
 def mark_boxed(function: Callable[[list[Any]], Any]) -> Boxed:

@@ -3,6 +3,10 @@
 How measured costs are remembered and what happens where an op cannot be run is `checkmate.planning.op_costs`; here is how an op of
 PyTorch is told from another (operator, shapes, strides, element types, constants), run on its device, and counted.
 
+A step that works on more bytes than a processor's caches hold finds much of what an op reads in the memory, not in the caches. On the
+CPU its ops are timed that way, too: something else is read before each run. Else pointwise ops and norms would look twice as cheap
+as they are beside products and convolutions, and a plan would compute too many of them again.
+
 Made-up inputs are random numbers in (0.1, 1), zeros for integers (valid as indices, classes and offsets) and a mix of
 True and False for masks. Costs that depend on the data (sparse gradients, branches) are therefore approximate.
 """
@@ -24,7 +28,7 @@ from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..planning import FREE, DeviceModel, OpCost, Work, cost_environment, device_rates, find_op_costs, quickest
+from ..planning import FREE, DeviceModel, OpCost, Work, cost_environment, device_rates, find_op_costs, quickest, undisturbed
 from ..planning.cost_cache import CostCache, open_cost_cache
 from ..planning.roofline import Rates
 from ..units import format_bytes
@@ -40,6 +44,12 @@ __all__ = ["profile_nodes"]
 _LOG = logging.getLogger("checkmate")
 #: For timing one op, and all of them together, besides the two runs that each takes at least.
 _SECONDS, _ALL_SECONDS = 0.05, 5.0
+#: Bytes that do not fit into the caches of a processor together with anything else, and runs of an op that begin without caches.
+_CACHES, _COLD_RUNS = 32 << 20, 5
+#: Seconds of work that threads share.
+_SHARED = 50e-6
+#: What the signature of an op ends with where its time is one without caches.
+_WITHOUT_CACHES = " without caches"
 #: An op may need more workspace by so much for a whole batch than a part of it says: kernels are chosen by size.
 _DIFFERENCE = 1.25
 
@@ -69,7 +79,8 @@ def profile_nodes(
     Raises:
         UnknownMethod: another cost model.
     """
-    asked = _Nodes(number, limit, device)
+    runs = cost_model == "profile" and device is None
+    asked = _Nodes(number, limit, device, cold=runs and _bytes_made(nodes, number) > _CACHES)
     costs = find_op_costs(nodes, asked, cost_model if device is None else "flops", progress)
     if asked.too_large:
         _LOG.warning(
@@ -87,11 +98,12 @@ def _with_unread(cost: OpCost, node: Node, number: Number) -> OpCost:
 class _Nodes:
     """What `find_op_costs` asks about nodes; see `checkmate.planning.op_costs.OpRunner`."""
 
-    def __init__(self, number: Number, limit: int | None, model: DeviceModel | None) -> None:
+    def __init__(self, number: Number, limit: int | None, model: DeviceModel | None, cold: bool) -> None:
         self._number = number
         self._limit = limit
         self._seconds = _SECONDS
         self._model = model
+        self._cold = cold
         self.too_large: dict[Node, int] = {}
         self._caches: dict[torch.device, CostCache] = {}
 
@@ -99,7 +111,9 @@ class _Nodes:
         return FREE if _is_free(node) else None
 
     def signature(self, node: Node) -> str | None:
-        return _signature(node, self._number) if isinstance(node.target, torch._ops.OpOverload) else None
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return None
+        return _signature(node, self._number) + (_WITHOUT_CACHES if self._cold and _device_of(node).type == "cpu" else "")
 
     def cache(self, node: Node) -> CostCache:
         device = _device_of(node)
@@ -115,12 +129,19 @@ class _Nodes:
                 yield
         finally:
             _random_block.cache_clear()  # these are live tensors too
+            _something_else.cache_clear()
 
     def measure(self, node: Node) -> OpCost | None:
         if is_collective(node):
             return None  # the other processes would have to run it as often, and their timings differ
-        if self._limit is None or _least_bytes(node, self._number) <= self._limit:
-            return _measured(node, self._number, self._seconds)
+        least = _least_bytes(node, self._number)
+        if self._limit is None or least <= self._limit:
+            # Where there is no room to empty the caches, a time with them is still better than none.
+            cold = self._cold and (self._limit is None or least + _CACHES <= self._limit)
+            if not cold:
+                _something_else.cache_clear()
+            return _measured(node, self._number, self._seconds, cold=cold)
+        _something_else.cache_clear()
         return self._measured_within(node, self._limit)
 
     def _measured_within(self, node: Node, limit: int) -> OpCost | None:
@@ -201,6 +222,11 @@ def _storage_bytes(values: Iterable[Any], without: Iterable[Any] = (), number: N
     return total
 
 
+def _bytes_made(nodes: Sequence[Node], number: Number) -> int:
+    """Of all that the ops of a graph yield."""
+    return _storage_bytes([fake(node) for node in nodes], number=number)
+
+
 def _given_and_made(node: Node, number: Number) -> int:
     """Bytes of the inputs of an op, as made up, and of its outputs."""
     tensors = [leaf for leaf in tree_leaves(fake_arguments(node)) if isinstance(leaf, torch.Tensor)]
@@ -230,11 +256,11 @@ def _unread_bytes(node: Node, number: Number) -> int:
 # --- running it ---
 
 
-def _measured(node: Node, number: Number, seconds: float, rows: int | None = None) -> OpCost | None:
+def _measured(node: Node, number: Number, seconds: float, rows: int | None = None, cold: bool = False) -> OpCost | None:
     """Cost from running the op on made-up inputs; None if it does not run on them.
 
     Args:
-        rows: of the batch, if not all.
+        rows: of the batch, if not all. cold: on the CPU, time it without what it reads in the caches.
     """
     target: Any = node.target
     device = _device_of(node)
@@ -249,7 +275,7 @@ def _measured(node: Node, number: Number, seconds: float, rows: int | None = Non
 
         if device.type == "cuda":
             return _measured_cuda(call, (arguments, keywords), expected, device, seconds)
-        return _measured_cpu(call, (arguments, keywords), expected, seconds)
+        return _measured_cpu(call, (arguments, keywords), expected, seconds, cold)
     except Exception:  # noqa: BLE001 - as said above
         return None
 
@@ -267,7 +293,7 @@ def _measured_in_part(node: Node, number: Number, seconds: float, limit: int) ->
     return None
 
 
-def _measured_cpu(call: Callable[[], Any], inputs: Any, expected: int, seconds: float) -> OpCost:
+def _measured_cpu(call: Callable[[], Any], inputs: Any, expected: int, seconds: float, cold: bool) -> OpCost:
     # Twice: the first call also sets up what the library caches, and may take more memory than later ones.
     workspace, taken = 0, math.inf
     for _ in range(2):
@@ -278,6 +304,8 @@ def _measured_cpu(call: Callable[[], Any], inputs: Any, expected: int, seconds: 
         del result
 
     def once() -> float:
+        if cold:
+            _something_else().sum()
         started = time.perf_counter()
         result = call()
         took = time.perf_counter() - started
@@ -285,7 +313,29 @@ def _measured_cpu(call: Callable[[], Any], inputs: Any, expected: int, seconds: 
         return took
 
     # What takes as long as all its runs may is timed well enough by now: counting allocations takes microseconds.
-    return OpCost(taken if taken > seconds else quickest(once, seconds), workspace)
+    if taken > seconds:
+        return OpCost(taken, workspace)
+    least = undisturbed(once, lambda: _work_of_one_thread(call), seconds, most=_COLD_RUNS if cold else 20)
+    return OpCost(least, workspace)
+
+
+def _work_of_one_thread(call: Callable[[], Any]) -> float:
+    """Seconds that a processor works on the op, shared out among the threads that there are; other processes do not count."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+
+        def once() -> float:
+            started = time.thread_time()
+            result = call()
+            took = time.thread_time() - started
+            del result
+            return took
+
+        seconds = quickest(once, least=2, most=5)
+    finally:
+        torch.set_num_threads(threads)
+    return seconds / threads if seconds > _SHARED else seconds
 
 
 def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: torch.device, seconds: float) -> OpCost:
@@ -331,6 +381,12 @@ def _made_up(leaf: Any) -> Any:
     else:
         flat.zero_()
     return whole
+
+
+@lru_cache(maxsize=1)
+def _something_else() -> torch.Tensor:
+    """What fills the caches when it is read."""
+    return torch.ones(_CACHES // 4, dtype=torch.float32, device="cpu")
 
 
 @lru_cache(maxsize=16)

@@ -139,11 +139,19 @@ class Round(Generic[AnyPlan]):
         Args:
             inputs: one tensor for each input of the part that counts.
         """
-        run.sources = tuple(self._source(tensor) for tensor in inputs)
-        run.given = frozenset(tensor.untyped_storage()._cdata for tensor in inputs)
-        before = [tensor for tensor, source in zip(inputs, run.sources, strict=True) if not isinstance(source, Link)]
-        run.storages = tuple(weakref.ref(tensor.untyped_storage()) for tensor in before)
-        run.bytes = tuple(tensor.untyped_storage().nbytes() for tensor in before)
+        storages = [tensor.untyped_storage() for tensor in inputs]
+        identities = [storage._cdata for storage in storages]
+        run.given = frozenset(identities)
+        if not self._made and len(run.given) == len(storages):  # what follows, for many inputs in less time
+            run.sources = tuple((identity, number, len(self.events)) for number, identity in enumerate(identities))
+            run.storages = tuple(map(weakref.ref, storages))
+            self._made = dict(zip(identities, zip(run.storages, run.sources, strict=True), strict=True))
+            before = storages
+        else:
+            run.sources = tuple(map(self._source, storages))
+            before = [storage for storage, source in zip(storages, run.sources, strict=True) if not isinstance(source, Link)]
+            run.storages = tuple(map(weakref.ref, before))
+        run.bytes = tuple(storage.nbytes() for storage in before)
         run.leaves = frozenset(i for i, tensor in enumerate(inputs) if tensor.requires_grad and tensor.is_leaf)
 
     def note_borrowed(self, run: Run, inputs: Sequence[torch.Tensor], whole: Sequence[bool]) -> None:
@@ -152,12 +160,16 @@ class Round(Generic[AnyPlan]):
         Args:
             whole: for each input, the run reads it through this tensor alone, and does not overwrite it.
         """
-        run.stream = _stream(inputs)
+        self.note_stream(run, inputs)
         for position, (tensor, source) in enumerate(zip(inputs, run.sources, strict=True)):
             if whole[position] and isinstance(source, Link) and self.runs[source.pair].stream == run.stream:
                 looks = self._looks[source.pair]
                 if (look := _look(tensor)) is not None and look in looks:
                     run.borrowed[position] = looks.index(look)
+
+    def note_stream(self, run: Run, inputs: Sequence[torch.Tensor]) -> None:
+        """Note where a run takes place; the first of a round can have been called with nothing that another has returned."""
+        run.stream = _stream(inputs)
 
     def note_outputs(self, run: Run, outputs: Sequence[Any], values: Sequence[int | None]) -> None:
         """Note what a run made, so that later runs that read it are recognised.
@@ -200,8 +212,7 @@ class Round(Generic[AnyPlan]):
         found += [tensor.untyped_storage() for run in self.runs for tensor in run.saved]
         return {storage._cdata: storage for storage in found}
 
-    def _source(self, tensor: torch.Tensor) -> Hashable | Link:
-        storage = tensor.untyped_storage()
+    def _source(self, storage: torch.UntypedStorage) -> Hashable | Link:
         known = self._made.get(storage._cdata)
         if known is not None and known[0]() is not None:
             return known[1]
