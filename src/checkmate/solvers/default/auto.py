@@ -12,6 +12,7 @@ import numpy as np
 
 from ...schedule import OPTIMAL_GAP
 from ..bounds.peak_bound import least_peak_bound
+from ..bounds.snapshot_relaxation import Relaxed
 from ..exact.best_first_search import ALL, FIRST, exact
 from ..interface.running_search import Search
 from ..representation.decoding import Evaluation, evaluate
@@ -57,6 +58,7 @@ class _Engine:
         # Rounds in all; those that improved a schedule within the gap; searches in a row that brought no better schedule.
         self.rounds = self.polished = self.vain = 0
         self.next_search = 0  # the round in which better schedules are searched for again
+        self.began = search.work.done
         self.outdone = False  # by other bounds: relaxations have nothing more to say
 
     def run(self) -> None:
@@ -93,15 +95,22 @@ class _Engine:
         violating = self.reader.read(self.relaxations.stages, relaxed)
         if not relaxed.exact and state.most_rounds is None and not state.wider_than(gaps.far):
             self.neighbourhoods.run(self.relaxations.stages, self.relaxations.transients)
-        self._search_schedules_in_turn(violating)
+        if not self._soon_solved(relaxed, violating):
+            self._search_schedules_in_turn(violating)
         if self.rounds == 0 and self._impossible():
             return False
-        if not search.done() and not self.bounds.tried and state.wider_than(gaps.loose if self.rounds else gaps.far):
+        if not self._soon_solved(relaxed, violating) and not search.done() and not self.bounds.tried and state.wider_than(gaps.loose if self.rounds else gaps.far):
             self.bounds.run()
         self.rounds += 1
         if self._finished() or self.rounds == state.most_rounds or self._solved_exactly():
             return False
         return self.relaxations.prepare_next(relaxed, violating, self.vain > 0, self.polished)
+
+    def _soon_solved(self, relaxed: Relaxed, violating: list[Evaluation]) -> bool:
+        """While relaxations are solved in no time, the next ones may prove all that there is to prove, before anything else."""
+        if self.state.most_rounds is not None or self.search.closed() or not (relaxed.exact and violating):
+            return False
+        return self.search.work.done - self.began <= self.tuning.relaxations.quick
 
     def _search_schedules_in_turn(self, violating: list[Evaluation]) -> None:
         """What brought nothing has less and less time to try again."""
