@@ -55,8 +55,8 @@ class _Engine:
         self.nested = NestedCheckpointing(state, lambda segment, rounds: auto(segment, rounds, tuning))
         self.bounds = BoundPhases(state)
         self.neighbourhoods = LargeNeighbourhood(state)
-        # Rounds in all; those that improved a schedule within the gap; searches in a row that brought no better schedule.
-        self.rounds = self.polished = self.vain = 0
+        # Rounds in all; those that improved a schedule within the gap; searches in all; those in a row that brought no better schedule.
+        self.rounds = self.polished = self.searches = self.vain = 0
         self.next_search = 0  # the round in which better schedules are searched for again
         self.began = search.work.done
         self.outdone = False  # by other bounds: relaxations have nothing more to say
@@ -69,6 +69,7 @@ class _Engine:
             while not self._finished() and self._round():
                 pass
         self.eviction.evict_late()
+        self.eviction.evict_again()
 
     def _finished(self) -> bool:
         """The search is done, and a schedule within the gap has been improved for some rounds."""
@@ -97,10 +98,8 @@ class _Engine:
             self.neighbourhoods.run(self.relaxations.stages, self.relaxations.transients)
         if not self._soon_solved(relaxed, violating):
             self._search_schedules_in_turn(violating)
-        if self.rounds == 0 and self._impossible():
-            return False
-        if not self._soon_solved(relaxed, violating) and not search.done() and not self.bounds.tried and state.wider_than(gaps.loose if self.rounds else gaps.far):
-            self.bounds.run()
+            if self.searches == 1 and self._impossible():
+                return False
         self.rounds += 1
         if self._finished() or self.rounds == state.most_rounds or self._solved_exactly():
             return False
@@ -118,6 +117,7 @@ class _Engine:
             return
         cost = self.search.best_cost
         self._search_schedules(violating)
+        self.searches += 1
         self.vain = 0 if self.search.best_cost < cost else self.vain + 1
         self.next_search = self.rounds + 2**self.vain
 
@@ -127,14 +127,16 @@ class _Engine:
         # Most searches end within two rounds, without annealing and the seconds that compiling it takes the first time.
         if not search.done() and (self.rounds or state.hard or state.loose() or search.current_gap() > gaps.wide):
             self.eviction.evict()
-            self.annealing.run(violating, self.rounds)
+            if not search.done() and not self.bounds.tried and state.wider_than(gaps.loose if self.rounds else gaps.far):
+                self.bounds.run()  # before the searches that take longest
+            self.annealing.run(violating, self.searches)
         annealed = search.best_cost
         if not search.done():
             self.eviction.climb()
         if not search.done() and state.loose() and search.best_cost < annealed:
-            self.annealing.run(violating, self.rounds)
-        for _ in range(2 if self.rounds else 1):
-            self.nested.run(gaps.loose if self.rounds else gaps.far)
+            self.annealing.run(violating, self.searches)
+        for _ in range(2 if self.searches else 1):
+            self.nested.run(gaps.loose if self.searches else gaps.far)
 
     def _solved_exactly(self) -> bool:
         """What the first search of small graphs left open is worth a longer one after two rounds."""
