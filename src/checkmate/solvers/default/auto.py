@@ -2,7 +2,7 @@
 
 Every round solves the relaxation for the current snapshots, which raises the bound (relaxation_rounds.py); reads a schedule off it
 and repairs that by greedy eviction where it breaks the budget (schedules_from_relaxations.py); and limits memory at the stages (or
-recomputations) that broke it. While the gap stays wide, other bounds (bound_phases.py) and other searches join in:
+recomputations) that broke it. Once that takes its time and the gap is wide, other bounds (bound_phases.py) and other searches join in:
 eviction_and_climb.py, annealing_runs.py, nested_tries.py, large_neighbourhood.py. The numbers of all of them are in tuning.py.
 """
 
@@ -55,8 +55,9 @@ class _Engine:
         self.nested = NestedCheckpointing(state, lambda segment, rounds: auto(segment, rounds, tuning))
         self.bounds = BoundPhases(state)
         self.neighbourhoods = LargeNeighbourhood(state)
-        # Rounds in all; those that improved a schedule within the gap; searches in all; those in a row that brought no better schedule.
-        self.rounds = self.polished = self.searches = self.vain = 0
+        # Rounds in all; those that were not quick; those that improved a schedule within the gap.
+        self.rounds = self.slow_rounds = self.polished = 0
+        self.vain = 0  # searches in a row that brought no better schedule
         self.next_search = 0  # the round in which better schedules are searched for again
         self.began = search.work.done
         self.outdone = False  # by other bounds: relaxations have nothing more to say
@@ -87,6 +88,7 @@ class _Engine:
         elif self.outdone:
             self._search_schedules([])
             self.rounds += 1
+            self.slow_rounds += 1
             return not self._solved_exactly()
         relaxed = self.relaxations.solve()
         if np.isinf(relaxed.bound):
@@ -96,12 +98,14 @@ class _Engine:
         violating = self.reader.read(self.relaxations.stages, relaxed)
         if not relaxed.exact and state.most_rounds is None and not state.wider_than(gaps.far):
             self.neighbourhoods.run(self.relaxations.stages, self.relaxations.transients)
-        if not self._soon_solved(relaxed, violating):
+        soon = self._soon_solved(relaxed, violating)
+        if not soon:
             self._search_schedules_in_turn(violating)
-            if self.searches == 1 and self._impossible():
+            if self.slow_rounds == 0 and self._impossible():
                 return False
+            self.slow_rounds += 1
         self.rounds += 1
-        if self._finished() or self.rounds == state.most_rounds or self._solved_exactly():
+        if self._finished() or self.rounds == state.most_rounds or (not soon and self._solved_exactly()):
             return False
         return self.relaxations.prepare_next(relaxed, violating, self.vain > 0, self.polished)
 
@@ -117,7 +121,6 @@ class _Engine:
             return
         cost = self.search.best_cost
         self._search_schedules(violating)
-        self.searches += 1
         self.vain = 0 if self.search.best_cost < cost else self.vain + 1
         self.next_search = self.rounds + 2**self.vain
 
@@ -129,18 +132,19 @@ class _Engine:
             self.eviction.evict()
             if not search.done() and not self.bounds.tried and state.wider_than(gaps.loose if self.rounds else gaps.far):
                 self.bounds.run()  # before the searches that take longest
-            self.annealing.run(violating, self.searches)
+            if not search.done():
+                self.annealing.run(violating, self.slow_rounds)
         annealed = search.best_cost
         if not search.done():
             self.eviction.climb()
         if not search.done() and state.loose() and search.best_cost < annealed:
-            self.annealing.run(violating, self.searches)
-        for _ in range(2 if self.searches else 1):
-            self.nested.run(gaps.loose if self.searches else gaps.far)
+            self.annealing.run(violating, self.slow_rounds)
+        for _ in range(2 if self.slow_rounds else 1):
+            self.nested.run(gaps.loose if self.slow_rounds else gaps.far)
 
     def _solved_exactly(self) -> bool:
-        """What the first search of small graphs left open is worth a longer one after two rounds."""
-        return self.rounds == 2 and exact(self.search, ALL)
+        """What the first search of small graphs left open is worth a longer one after two rounds with searches."""
+        return self.slow_rounds == 2 and exact(self.search, ALL)
 
     def _impossible(self) -> bool:
         """Nothing found in a round: is there anything?"""
