@@ -103,6 +103,8 @@ class _Engine:
             self._search_schedules_in_turn(violating)
             if self.slow_rounds == 0 and self._impossible():
                 return False
+            if not search.done() and not self.bounds.tried and state.wider_than(gaps.loose if self.rounds else gaps.far):
+                self.bounds.run()
             self.slow_rounds += 1
         self.rounds += 1
         if self._finished() or self.rounds == state.most_rounds or (not soon and self._solved_exactly()):
@@ -130,8 +132,8 @@ class _Engine:
         # Most searches end within two rounds, without annealing and the seconds that compiling it takes the first time.
         if not search.done() and (self.rounds or state.hard or state.loose() or search.current_gap() > gaps.wide):
             self.eviction.evict()
-            if not search.done() and not self.bounds.tried and state.wider_than(gaps.loose if self.rounds else gaps.far):
-                self.bounds.run()  # before the searches that take longest
+            if not search.done() and not self.bounds.begun and state.wider_than(gaps.loose if self.rounds else gaps.far):
+                self.bounds.begin()
             if not search.done():
                 self.annealing.run(violating, self.slow_rounds)
         annealed = search.best_cost

@@ -96,7 +96,10 @@ class NestedTries(Numbers):
 class PriceNumbers(Numbers):
     """Bounds from prices of memory."""
 
-    share: float = number(0.3, "share of the time limit in units of work", "for the Lagrangian bound", _TIGHT, most=1.0)
+    first_share: float = number(
+        0.1, "share of the time limit in units of work", "for the Lagrangian bound before the long searches", _TIGHT, most=1.0
+    )
+    share: float = number(0.2, "share of the time limit in units of work", "for the rest of it after them", _TIGHT, most=1.0)
     nested_cuts: tuple[tuple[int, int], ...] = number(
         ((2, 1), (1, 0), (2, 0), (4, 1)),
         "every so many of the places to cut at, the first few left out",
