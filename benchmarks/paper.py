@@ -1,6 +1,6 @@
 """The evaluation of Checkmate (Jain et al., MLSys 2020) once more, and past it: every method, the proven bounds, and networks since.
 
-    python benchmarks/paper.py [--quick] [--jobs N] [--executor processes|dask|MODULE:CALLABLE] [--instances DIR] [--output paper]
+    python benchmarks/paper.py [--quick] [--jobs N] [--executor processes|dask|MODULE:CALLABLE] [--instances DIR] [--output paper] [--older]
         [--sections overhead ...] [--networks vgg19 ...] [--methods auto ...]
 
 Sections: overhead against budget on the seven networks of the paper, in FLOPs (overhead) and in seconds measured here (profiled, where
@@ -8,7 +8,7 @@ PyTorch is installed); the largest batch on 16 GB (batches); solve times by the 
 the graphs of MOCCASIN and FastSA, if --instances names a folder with them (traces).
 
 It keeps every result in OUTPUT/cells.jsonl as soon as there is one. Stopped, or killed, and started again, it does only the rest; results of
-other versions of the code are not used. Of all that is kept it writes paper.json, paper.md, and figures as .png and .svg into OUTPUT.
+other versions of the code are not used, or, with --older, only where there are none of this one. Of all that is kept it writes paper.json, paper.md, and figures as .png and .svg into OUTPUT.
 --quick takes less than ten minutes on two cores.
 
 An executor is any of `concurrent.futures`: of processes of this machine, of a Dask cluster (the package distributed), or what a function
@@ -77,6 +77,11 @@ def main() -> int:
         "--networks", nargs="+", choices=[*BATCHES, *MODERN_BATCHES], help="default: all; leaves other graphs alone"
     )
     parser.add_argument("--methods", nargs="+", choices=(*METHODS, "keep-all"), help="default: all")
+    parser.add_argument(
+        "--older",
+        action="store_true",
+        help="show results of other versions where there are none of this one, if the graph is the same",
+    )
     parser.add_argument("--output", type=Path, help="folder (default: paper, or paper-quick)")
     options = parser.parse_args()
     output = options.output or Path("paper-quick" if options.quick else "paper")
@@ -98,7 +103,7 @@ def main() -> int:
         print(f"stopped; what is done is in {kept.path}: the same command does the rest", file=sys.stderr)
         return 130
     keys = {cell.key for ladder in whole for cell in ladder}
-    rows = [kept.rows[cell.key] for ladder in whole for cell in ladder if cell.key in kept.rows]
+    rows = [row for ladder in whole for cell in ladder if (row := kept.find(cell, options.older)) is not None]
     print(f"{len(rows)} of at most {len(keys)} cells are there, after {time.perf_counter() - began:.0f} s")
     data = summary(rows, [cell for ladder in whole for cell in ladder])
     sound = report(data, output)
@@ -136,7 +141,7 @@ def report(data: dict[str, Any], output: Path) -> bool:
     parts = [
         "# The evaluation of Checkmate, and past it",
         f"Made by `benchmarks/paper.py` from {data['cells']['there']} results of at most {data['cells']['wanted']}, on "
-        f"{data['environment']['processor']}, {data['environment']['cores']} cores. Sections without results are left out. Solvers are free "
+        f"{data['environment']['processor']}, {data['environment']['cores']} cores. {_of_older(data)}Sections without results are left out. Solvers are free "
         "ones; nothing here was run with Gurobi.",
     ]
     for name, table in paper_tables.TABLES.items():
@@ -150,6 +155,11 @@ def report(data: dict[str, Any], output: Path) -> bool:
     (output / "paper.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
     print(f"\n{paper_tables.checks(data)}\n\n{paper_tables.exceptions(data)}\n\n{output / 'paper.md'}")
     return not any(check["exceptions"] for check in data["checks"][-2:])
+
+
+def _of_older(data: dict[str, Any]) -> str:
+    older = data["cells"]["older"]
+    return f"{older} of them are of an earlier version of the code. " if older else ""
 
 
 if __name__ == "__main__":

@@ -136,13 +136,22 @@ def answer(cell: Cell) -> dict[str, Any]:
     took = found.pop("seconds")
     del found["course"]
     ended = found["cost"] is not None and took < _ENDED_BY_LIMIT * cell.seconds
-    sizes = {
+    return row | found | {"budget_bytes": budget, "took": took, "done": ended or cell.section != "times", **_sizes(graph)}
+
+
+def _sizes(graph: Graph) -> dict[str, Any]:
+    return {
         "ideal": graph.ideal_cost,
         "fixed": graph.fixed_memory,
         "least": graph.min_working_set,
         "plain": graph.no_recompute_peak,
     }
-    return row | found | {"budget_bytes": budget, "took": took, "done": ended or cell.section != "times", **sizes}
+
+
+def is_of(row: dict[str, Any], cell: Cell) -> bool:
+    """Whether a result of another version of the code is of a graph with the same costs and sizes."""
+    graph = graph_of(cell.graph, cell.batch)
+    return all(row.get(name, now) == now for name, now in ({"ops": graph.num_ops} | _sizes(graph)).items())
 
 
 def _largest_batch(cell: Cell, graph: Graph) -> dict[str, Any]:

@@ -14,10 +14,11 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from paper_cells import Cell, answer
+from paper_cells import Cell, answer, is_of
 
 from checkmate import CheckmateError
 
@@ -35,6 +36,7 @@ class Kept:
     def __init__(self, path: Path):
         self.path = path
         self.rows: dict[str, Row] = {}
+        self._latest: dict[str, Row] = {}
         if not path.exists():
             return
         contents = path.read_bytes()
@@ -43,17 +45,35 @@ class Kept:
             with path.open("r+b") as file:
                 file.truncate(len(whole))
         for line in whole.splitlines():
-            row = json.loads(line)
-            self.rows[row["key"]] = row
+            self._take(json.loads(line))
+
+    def _take(self, row: Row) -> None:
+        self.rows[row["key"]] = row
+        if "section" in row:
+            self._latest[_search_of(row)] = row
+
+    def find(self, cell: Cell, older: bool = False) -> Row | None:
+        """The result of a cell; with `older`, the latest one of any version of the code, if its graph had the same costs and sizes."""
+        row = self.rows.get(cell.key)
+        if row is None and older:
+            row = self._latest.get(_search_of(asdict(cell) | {"graph": cell.name}))
+            if row is not None and not is_of(row, cell):
+                return None
+        return row
 
     def add(self, row: Row) -> None:
         """Keep a result: it is on the disk when this returns."""
-        self.rows[row["key"]] = row
+        self._take(row)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             file.write(json.dumps(row).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _search_of(row: Row) -> str:
+    """All of a cell but the version of the code."""
+    return json.dumps([row[field.name] for field in fields(Cell)])
 
 
 def run(

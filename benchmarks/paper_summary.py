@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import paper_profiled
-from paper_cells import Cell
+from paper_cells import Cell, version
 from paper_plan import METHODS
 from paper_run import Row
 
@@ -28,7 +28,7 @@ def summary(rows: Sequence[Row], wanted: Sequence[Cell]) -> dict[str, Any]:
         by_section[row["section"]].append(row)
     points = {section: _points(by_section[section]) for section in COMPARED}
     return {
-        "cells": {"there": len(rows), "wanted": len(wanted)},
+        "cells": {"there": len(rows), "wanted": len(wanted), "older": sum(row.get("version") != version() for row in rows)},
         **points,
         "ratios": {section: _ratios(points[section]) for section in ("overhead", "profiled", "modern") if points[section]},
         "batches": _batches(by_section["batches"]),

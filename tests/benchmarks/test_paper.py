@@ -92,6 +92,28 @@ def test_a_killed_run_is_resumed(tmp_path: Path) -> None:
     assert "16 cells, 0 of them still to do" in run(tmp_path, "--sections", "overhead", "--jobs", "1")
 
 
+def test_results_of_other_versions_are_shown_on_request(tmp_path: Path) -> None:
+    """Only where there are none of this one, and of graphs that have not changed since."""
+    run(tmp_path, "--sections", "overhead", "--jobs", "1")
+    path = tmp_path / "out" / "cells.jsonl"
+    rows = [json.loads(line) | {"version": "before"} for line in path.read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row["key"] = f"before {number}"
+        row["least"] += row["method"] == "chen-sqrt" and row["budget"] == "5% of the way"
+        row["cost"] = row["proven"] = row["ideal"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def shown(*arguments: str) -> dict[str, Any]:
+        run(tmp_path, "--sections", "overhead", "--jobs", "1", "--methods", "auto", *arguments)
+        return json.loads((tmp_path / "out" / "paper.json").read_text())
+
+    alone, both = shown(), shown("--older")
+    assert (alone["cells"]["there"], alone["cells"]["older"]) == (4, 0)
+    assert (both["cells"]["there"], both["cells"]["older"]) == (15, 11)
+    point = both["overhead"][0]
+    assert point["overheads"]["auto"] > 1.001 and point["overheads"]["chen-greedy"] == 1.0 and "chen-sqrt" not in point["tried"]
+
+
 def test_two_jobs_come_to_the_same_as_one(tmp_path: Path) -> None:
     for name, jobs in (("one", "1"), ("two", "2")):
         (tmp_path / name).mkdir()

@@ -48,11 +48,11 @@ def solve(graph: Graph, share: float, gap: float, order: str = "given") -> list[
 #: So little for each phase that all of them have had their turn after a few units of work.
 SHORT = replace(
     TUNING,
-    relaxations=replace(TUNING.relaxations, limit=0.1, lower_limit=0.05),
+    relaxations=replace(TUNING.relaxations, quick=0.02, limit=0.1, lower_limit=0.05),
     climb=replace(TUNING.climb, work=2e6),
     annealing=replace(TUNING.annealing, work=2e6),
     nested=replace(TUNING.nested, share=0.5 / LIMIT),
-    prices=replace(TUNING.prices, share=0.1 / LIMIT, nested_share=0.3 / LIMIT),
+    prices=replace(TUNING.prices, first_share=0.05 / LIMIT, share=0.1 / LIMIT, nested_share=0.3 / LIMIT),
     neighbourhoods=replace(TUNING.neighbourhoods, limit=0.05, moves=1000),
 )
 

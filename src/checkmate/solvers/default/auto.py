@@ -2,7 +2,7 @@
 
 Every round solves the relaxation for the current snapshots, which raises the bound (relaxation_rounds.py); reads a schedule off it
 and repairs that by greedy eviction where it breaks the budget (schedules_from_relaxations.py); and limits memory at the stages (or
-recomputations) that broke it. While the gap stays wide, other bounds (bound_phases.py) and other searches join in:
+recomputations) that broke it. Once that takes its time and the gap is wide, other bounds (bound_phases.py) and other searches join in:
 eviction_and_climb.py, annealing_runs.py, nested_tries.py, large_neighbourhood.py. The numbers of all of them are in tuning.py.
 """
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from ...schedule import OPTIMAL_GAP
 from ..bounds.peak_bound import least_peak_bound
+from ..bounds.snapshot_relaxation import Relaxed
 from ..exact.best_first_search import ALL, FIRST, exact
 from ..interface.running_search import Search
 from ..representation.decoding import Evaluation, evaluate
@@ -54,9 +55,11 @@ class _Engine:
         self.nested = NestedCheckpointing(state, lambda segment, rounds: auto(segment, rounds, tuning))
         self.bounds = BoundPhases(state)
         self.neighbourhoods = LargeNeighbourhood(state)
-        # Rounds in all; those that improved a schedule within the gap; searches in a row that brought no better schedule.
-        self.rounds = self.polished = self.vain = 0
+        # Rounds in all; those that were not quick; those that improved a schedule within the gap.
+        self.rounds = self.slow_rounds = self.polished = 0
+        self.vain = 0  # searches in a row that brought no better schedule
         self.next_search = 0  # the round in which better schedules are searched for again
+        self.began = search.work.done
         self.outdone = False  # by other bounds: relaxations have nothing more to say
 
     def run(self) -> None:
@@ -67,6 +70,7 @@ class _Engine:
             while not self._finished() and self._round():
                 pass
         self.eviction.evict_late()
+        self.eviction.evict_again()
 
     def _finished(self) -> bool:
         """The search is done, and a schedule within the gap has been improved for some rounds."""
@@ -84,6 +88,7 @@ class _Engine:
         elif self.outdone:
             self._search_schedules([])
             self.rounds += 1
+            self.slow_rounds += 1
             return not self._solved_exactly()
         relaxed = self.relaxations.solve()
         if np.isinf(relaxed.bound):
@@ -93,15 +98,24 @@ class _Engine:
         violating = self.reader.read(self.relaxations.stages, relaxed)
         if not relaxed.exact and state.most_rounds is None and not state.wider_than(gaps.far):
             self.neighbourhoods.run(self.relaxations.stages, self.relaxations.transients)
-        self._search_schedules_in_turn(violating)
-        if self.rounds == 0 and self._impossible():
-            return False
-        if not search.done() and not self.bounds.tried and state.wider_than(gaps.loose if self.rounds else gaps.far):
-            self.bounds.run()
+        soon = self._soon_solved(relaxed, violating)
+        if not soon:
+            self._search_schedules_in_turn(violating)
+            if self.slow_rounds == 0 and self._impossible():
+                return False
+            if not search.done() and not self.bounds.tried and state.wider_than(gaps.loose if self.rounds else gaps.far):
+                self.bounds.run()
+            self.slow_rounds += 1
         self.rounds += 1
-        if self._finished() or self.rounds == state.most_rounds or self._solved_exactly():
+        if self._finished() or self.rounds == state.most_rounds or (not soon and self._solved_exactly()):
             return False
         return self.relaxations.prepare_next(relaxed, violating, self.vain > 0, self.polished)
+
+    def _soon_solved(self, relaxed: Relaxed, violating: list[Evaluation]) -> bool:
+        """While relaxations are solved in no time, the next ones may prove all that there is to prove, before anything else."""
+        if self.state.most_rounds is not None or self.search.closed() or not (relaxed.exact and violating):
+            return False
+        return self.search.work.done - self.began <= self.tuning.relaxations.quick
 
     def _search_schedules_in_turn(self, violating: list[Evaluation]) -> None:
         """What brought nothing has less and less time to try again."""
@@ -118,18 +132,21 @@ class _Engine:
         # Most searches end within two rounds, without annealing and the seconds that compiling it takes the first time.
         if not search.done() and (self.rounds or state.hard or state.loose() or search.current_gap() > gaps.wide):
             self.eviction.evict()
-            self.annealing.run(violating, self.rounds)
+            if not search.done() and not self.bounds.begun and state.wider_than(gaps.loose if self.rounds else gaps.far):
+                self.bounds.begin()
+            if not search.done():
+                self.annealing.run(violating, self.slow_rounds)
         annealed = search.best_cost
         if not search.done():
             self.eviction.climb()
         if not search.done() and state.loose() and search.best_cost < annealed:
-            self.annealing.run(violating, self.rounds)
-        for _ in range(2 if self.rounds else 1):
-            self.nested.run(gaps.loose if self.rounds else gaps.far)
+            self.annealing.run(violating, self.slow_rounds)
+        for _ in range(2 if self.slow_rounds else 1):
+            self.nested.run(gaps.loose if self.slow_rounds else gaps.far)
 
     def _solved_exactly(self) -> bool:
-        """What the first search of small graphs left open is worth a longer one after two rounds."""
-        return self.rounds == 2 and exact(self.search, ALL)
+        """What the first search of small graphs left open is worth a longer one after two rounds with searches."""
+        return self.slow_rounds == 2 and exact(self.search, ALL)
 
     def _impossible(self) -> bool:
         """Nothing found in a round: is there anything?"""

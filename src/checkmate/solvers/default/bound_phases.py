@@ -12,23 +12,29 @@ from .common_state import State
 
 
 class BoundPhases:
-    """Both, once for each search."""
+    """Both, once for each search; the first of them begins before the long searches for schedules."""
 
     def __init__(self, state: State):
         self.state, self.numbers = state, state.tuning.prices
-        self.tried = False
+        self.begun = self.tried = False
+        self._prices: LagrangianBound | None = None
+
+    def begin(self) -> None:
+        """What does not take long."""
+        self.begun = True
+        self._lagrangian(self.numbers.first_share)
 
     def run(self) -> None:
         """What relaxations with few snapshots cannot see."""
         self.tried = True
-        self._lagrangian()
+        self._lagrangian(self.numbers.share)
         self._nested_snapshots()
 
-    def _lagrangian(self) -> None:
+    def _lagrangian(self, share: float) -> None:
         """What small programs with few snapshots cannot see, at many snapshots."""
         state, search = self.state, self.state.search
-        limits = search.limits(self.numbers.share)
-        lagrangian = LagrangianBound(state.problem, state.capacity)
+        limits = search.limits(share)
+        self._prices = lagrangian = self._prices or LagrangianBound(state.problem, state.capacity)
 
         def stop() -> bool:
             limits.work.spend(lagrangian_work(lagrangian.entries))

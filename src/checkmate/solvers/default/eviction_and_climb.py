@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...schedule import OPTIMAL_GAP
 from ..heuristics.greedy_eviction import REPAIR_SETTINGS, SETTINGS
 from ..heuristics.hill_climbing import Climb
 from ..interface.work_limits import eviction
@@ -44,6 +45,17 @@ class EvictionAndClimb:
                 found = self.state.evict(setting, longest=8)
                 if found is not None:
                     self.state.consider(found, "greedy eviction")
+
+    def evict_again(self) -> None:
+        """Where the gap was reached first: all settings take a moment, and what is within the gap may be dearer than theirs."""
+        state, search = self.state, self.state.search
+        if self._climb is not None or state.most_rounds is not None or search.target_cost is not None:
+            return
+        for setting in SETTINGS:
+            if search.closed() and search.current_gap() > OPTIMAL_GAP and not search.stopped():
+                found = state.evict(setting)
+                if found is not None:
+                    state.consider(found, "greedy eviction")
 
     def evicts_well(self) -> bool:
         """On some graphs eviction is far from what annealing finds, and slow as well."""

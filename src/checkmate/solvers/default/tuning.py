@@ -31,6 +31,9 @@ class RelaxationNumbers(Numbers):
     """Rounds of snapshot relaxations."""
 
     limit: float = number(6.0, "units of work", "of one; doubled when it was not enough to find anything", _SOLVER)
+    quick: float = number(
+        1.0, "units of work", "in which relaxations come before all searches, while each is solved to the end", _SOLVER
+    )
     hard_ops: int = number(2000, "ops", "with more, many snapshots are too hard, however narrow the gap is", _LARGE)
     hard_share: float = number(1 / 3, "share of `limit`", "for graphs with so many ops", _LARGE, most=1.0)
     rough: float = number(0.1, "share of the gap", "while it is wide, this precision and the next round bring most", _SOLVER)
@@ -93,7 +96,10 @@ class NestedTries(Numbers):
 class PriceNumbers(Numbers):
     """Bounds from prices of memory."""
 
-    share: float = number(0.3, "share of the time limit in units of work", "for the Lagrangian bound", _TIGHT, most=1.0)
+    first_share: float = number(
+        0.1, "share of the time limit in units of work", "for the Lagrangian bound before the long searches", _TIGHT, most=1.0
+    )
+    share: float = number(0.2, "share of the time limit in units of work", "for the rest of it after them", _TIGHT, most=1.0)
     nested_cuts: tuple[tuple[int, int], ...] = number(
         ((2, 1), (1, 0), (2, 0), (4, 1)),
         "every so many of the places to cut at, the first few left out",
