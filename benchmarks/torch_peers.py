@@ -27,6 +27,8 @@ from torch_peers_networks import TASKS
 from worker import Worker
 
 SCRIPT = "torch_peers_worker.py"
+#: What a process has freed stays with it, for all ways alike: how long new pages take is up to the system, and not what is compared.
+KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 MEBI = 2**20
 #: A process that trains, and what it said when it was warm.
 Made = tuple[Worker, dict[str, Any]]
@@ -74,7 +76,7 @@ class Comparison(ExitStack):
 
     def make(self, stack: ExitStack, way: str, budget: int | None = None) -> Made:
         """A process that trains this way, warm, and what it said."""
-        worker = stack.enter_context(Worker(SCRIPT))
+        worker = stack.enter_context(Worker(SCRIPT, **KEPT))
         asked = {name: self.settings[name] for name in ("scale", "device", "time_limit", "examples")}
         return worker, worker.ask({"do": "make", "network": self.network, "way": way, "budget": budget, **asked})
 
