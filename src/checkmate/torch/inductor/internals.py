@@ -133,6 +133,9 @@ def _not_loaded() -> Iterator[None]:
     """Programs are written and not loaded: loading one compiles its kernels."""
     from torch._inductor.codecache import PyCodeCache
 
+    def unready(arguments: list[Any]) -> Any:
+        raise NotImplementedError  # `Lowered.load` takes its place
+
     def written(key: str, path: str, *arguments: Any, **keywords: Any) -> Any:
         return SimpleNamespace(__file__=path, call=unready)  # 2.11 wants something to call there
 
