@@ -27,8 +27,9 @@ from torch_peers_networks import TASKS
 from worker import Worker
 
 SCRIPT = "torch_peers_worker.py"
-#: What a process has freed stays with it, for all ways alike: how long new pages take is up to the system, and not what is compared.
-KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+#: For all ways alike: what a process has freed stays with it, as how long new pages take is up to the system; and threads that wait let
+#: others run, or whatever else runs for a moment holds up both threads of an op.
+KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "OMP_WAIT_POLICY": "PASSIVE"}
 MEBI = 2**20
 #: A process that trains, and what it said when it was warm.
 Made = tuple[Worker, dict[str, Any]]
@@ -212,13 +213,13 @@ def compare(network: str, data: dict[str, Any], options: argparse.Namespace, dea
 
 
 def _ways(network: str, options: argparse.Namespace, shares: bool) -> list[tuple[str, float | None]]:
-    """The rows that are wanted: peers, then shares of plain training's peak where that is known, then the least budget."""
+    """The rows that are wanted: peers, then shares of plain training's peak where that is known, then the least budget if asked for."""
     wanted: list[tuple[str, float | None]] = [
         (way, None) for way in peers(network) if options.peers is None or any(fnmatch(way, one) for one in options.peers)
     ]
     if shares:
         wanted += [(f"{share:.0%} of plain", share) for share in options.shares]
-    return [*wanted, (LOWEST, None)]
+    return [*wanted, (LOWEST, None)] if options.lowest else wanted
 
 
 def verdict(network: str, kept: dict[str, Any]) -> list[str]:
@@ -247,6 +248,9 @@ def main() -> int:
     parser.add_argument("--peers", nargs="*", metavar="WAY", help='of PyTorch\'s ways these, as in "checkpoint *" (default: all)')
     parser.add_argument(
         "--shares", nargs="*", type=float, default=SHARES, help="of plain training's peak, besides (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--lowest", action=argparse.BooleanOptionalAction, default=True, help="the least budget, too (default: yes)"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--examples", type=int, help="in a batch (default: what the scale says)")

@@ -346,9 +346,9 @@ TASKS: dict[str, dict[str, Task]] = {
     },
     "cpu": {
         "tied-gpt": _gpt(8, 256, 8, 4096, 256, 8),
-        "gpt2": _gpt(12, 768, 12, 50257, 128, 4),
-        "llama": _llama(12, 768, 12, 32000, 128, 4),
-        "vit-b": _vit(12, 768, 12, 224, 4),
+        "gpt2": _gpt(12, 768, 12, 50257, 128, 2),
+        "llama": _llama(12, 768, 12, 32000, 128, 2),
+        "vit-b": _vit(12, 768, 12, 224, 2),
         "resnet50": _seen(_resnet, 128, 8),
         "unet": _seen(partial(UNet, 32), 128, 4, True),
         "densenet121": _seen(_densenet, 128, 8),
