@@ -186,7 +186,7 @@ HEADER = f"  {'way':22} {'peak':>8} {'x plain':>6} {'budget':>8} {'share':>5} {'
 
 def compare(network: str, data: dict[str, Any], options: argparse.Namespace, deadline: float) -> None:
     """All rows of a network that are not there yet; each is written as soon as it is known."""
-    kept: dict[str, Any] = data["networks"].setdefault(network, {"rows": []})
+    kept: dict[str, Any] = data["networks"].setdefault(network, {"processes": KEPT, "rows": []})
 
     def save() -> None:
         options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

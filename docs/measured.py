@@ -322,8 +322,11 @@ def draw(file: str) -> None:
         one.set_axis_off()
     for row in grid:
         row[0].set_ylabel("time per step, of plain training's")
-    panels[len(names) - 1].legend(frameon=False, fontsize=9 if rows == 1 else 7)
-    figure.tight_layout()
+    if len(ways) > 4:  # too many for a panel
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncols=4, frameon=False, fontsize=9)
+    else:
+        panels[len(names) - 1].legend(frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, 0.22 / rows if len(ways) > 4 else 0, 1, 1))
     FIGURES.mkdir(exist_ok=True)
     # White behind it: it is shown on dark pages, too.
     path = FIGURES / file
