@@ -1,9 +1,9 @@
 """Ours beside PyTorch's own ways to train in less memory: time and peak of the same step, on one network after the other.
 
 Every way trains in a process of its own (the ways are in `torch_peers_worker.py`). A peer is measured first; ours then gets the peer's own
-measured peak as its budget. Steps of plain training, the peer and ours take turns, so that what else the machine does falls on all
-of them; a ratio is the median over the rounds. On a GPU, whose memory they would share, they run one after the other. After the
-peers come budgets that are shares of plain training's peak, and the least that there is.
+measured peak as its budget, and runs Inductor's kernels beside a peer that does. Steps of plain training, the peer and ours take turns,
+so that what else the machine does falls on all of them; a ratio is the median over the rounds. On a GPU, whose memory they would share,
+they run one after the other. After the peers come budgets that are shares of plain training's peak, and the least that there is.
 
     python benchmarks/torch_peers.py [--networks NAME ...] [--scale tiny|cpu|gpu] [--device cpu|cuda] [--rounds 9] [--output torch_peers.json]
 
@@ -19,6 +19,7 @@ import statistics
 import sys
 import time
 from contextlib import ExitStack
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,12 @@ from torch_peers_networks import TASKS
 from worker import Worker
 
 SCRIPT = "torch_peers_worker.py"
+#: For all ways alike: what a process has freed stays with it, as how long new pages take is up to the system; and threads that wait let
+#: others run, or whatever else runs for a moment holds up both threads of an op.
+KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "OMP_WAIT_POLICY": "PASSIVE"}
 MEBI = 2**20
+#: A process that trains, and what it said when it was warm.
+Made = tuple[Worker, dict[str, Any]]
 ROW = ("checkpoint 1", "checkpoint 2", "checkpoint sqrt", "selective")
 COMPILED = (
     *(f"partitioner dp {ratio}" for ratio in (0.05, 0.1, 0.25, 0.5, 0.75, 0.9)),
@@ -36,72 +42,108 @@ COMPILED = (
     "inductor 0.5",
 )
 NOT_IN_ROW = ("unet",)  # its blocks have several readers: one is a region
+#: What users of PyTorch have reported, by its issue's number, and the ways that the report is about.
+REPORTED = {
+    "issue-197838": tuple(f"partitioner dp {ratio}" for ratio in (0.05, 0.1, 0.15, 0.2, 0.3)),
+    "issue-193193": ("checkpoint 1", "compiled checkpoint 1", "inductor checkpoint 1"),
+    "issue-194696": ("checkpoint 1", "partitioner dp 0.5"),
+}
 SHARES = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3)
 LOWEST = "lowest"
 #: Of a budget, for what PyTorch's own measurement of a peer's step cannot be lower by: sizes of blocks are rounded to 64 bytes.
 ROOM = 1.001
+#: How often the budget that an error names is tried.
+_NAMED = 3
 
 
 def peers(network: str) -> list[str]:
     """PyTorch's own ways for a network."""
+    if network in REPORTED:
+        return list(REPORTED[network])
     return [way for way in (*ROW, *COMPILED) if network not in NOT_IN_ROW or way not in ("checkpoint 2", "checkpoint sqrt")]
 
 
-class Comparison:
-    """Trainings of one network.
+class Comparison(ExitStack):
+    """Trainings of one network. The process of plain training stays for all rows, on a CPU.
 
     Args:
         settings: scale, device, the seconds for a search, and rounds.
     """
 
     def __init__(self, network: str, settings: dict[str, Any]):
+        super().__init__()
         self.network, self.settings = network, settings
-        self.rounds = settings["rounds"]
+        self._plain: Made | None = None
 
-    def make(self, stack: ExitStack, way: str, budget: int | None = None) -> tuple[Worker, dict[str, Any]]:
+    def make(self, stack: ExitStack, way: str, budget: int | None = None) -> Made:
         """A process that trains this way, warm, and what it said."""
-        worker = stack.enter_context(Worker(SCRIPT))
+        worker = stack.enter_context(Worker(SCRIPT, **KEPT))
         asked = {name: self.settings[name] for name in ("scale", "device", "time_limit", "examples")}
         return worker, worker.ask({"do": "make", "network": self.network, "way": way, "budget": budget, **asked})
-
-    def warm(self, way: str, budget: int | None = None) -> dict[str, Any]:
-        """What one way says once it is warm."""
-        with ExitStack() as stack:
-            return self.make(stack, way, budget)[1]
 
     def alone(self, way: str, budget: int | None = None) -> dict[str, Any]:
         """One way, with the seconds of its steps."""
         with ExitStack() as stack:
-            worker, said = self.make(stack, way, budget)
-            if "error" not in said:
-                said["seconds"] = [worker.ask({"do": "step"})["seconds"] for _ in range(self.rounds)]
-            return said
+            made = self.make(stack, way, budget)
+            return self.timed({"": made})[""]
 
-    def together(self, ways: dict[str, tuple[str, int | None]]) -> dict[str, dict[str, Any]]:
-        """Several ways, whose steps take turns. They must be known to work."""
-        with ExitStack() as stack:
-            made = {name: self.make(stack, *way) for name, way in ways.items()}
-            found = {name: said for name, (_, said) in made.items()}
-            running = {name: worker for name, (worker, said) in made.items() if "error" not in said}
+    def timed(self, made: dict[str, Made]) -> dict[str, dict[str, Any]]:
+        """What several ways said, with the seconds of their steps, which take turns."""
+        found = {name: dict(said) for name, (_, said) in made.items()}
+        running = [name for name in made if "error" not in found[name]]
+        for name in running:
+            found[name]["seconds"] = []
+        for _ in range(self.settings["rounds"]):
             for name in running:
-                found[name]["seconds"] = []
-            for _ in range(self.rounds):
-                for name, worker in running.items():
-                    found[name]["seconds"].append(worker.ask({"do": "step"})["seconds"])
-            return found
+                found[name]["seconds"].append(made[name][0].ask({"do": "step"})["seconds"])
+        return found
 
-    def run(self, way: str, plain: dict[str, Any], budget: int) -> dict[str, Any]:
-        """A row: ours under the budget beside plain training, and beside the peer if `way` is one."""
-        is_peer = way in peers(self.network)
-        ways: dict[str, tuple[str, int | None]] = {"plain": ("eager", None)} if "error" not in plain else {}
-        if is_peer:
-            ways["peer"] = (way, None)
-        ways["ours"] = ("checkmate", budget)
-        if self.settings["device"] == "cpu":
-            found = self.together(ways)
-        else:  # plain training has been timed already
-            found = {name: plain if name == "plain" else self.alone(*given) for name, given in ways.items()}
-        return {"way": way, "budget": budget, **found}
+    def run(self, way: str, plain: dict[str, Any], budget: int | None) -> dict[str, Any]:
+        """A row: ours under the budget beside plain training, and beside the peer if `way` is one.
+
+        Args:
+            budget: None: what the peer is measured to take.
+        """
+        ours = "checkmate inductor" if way.startswith("inductor") else "checkmate"
+        if self.settings["device"] != "cpu":
+            peer = self.alone(way) if way in peers(self.network) else None
+            budget, failed = _budget(way, peer, budget)
+            return failed or {
+                "way": way,
+                "budget": budget,
+                "plain": plain,
+                **({"peer": peer} if peer else {}),
+                "ours": self.alone(ours, budget),
+            }
+        with ExitStack() as stack:
+            made: dict[str, Made] = {}
+            if "error" not in plain:
+                self._plain = made["plain"] = self._plain or self.make(self, "eager")
+            if way in peers(self.network):
+                made["peer"] = self.make(stack, way)
+            budget, failed = _budget(way, made["peer"][1] if "peer" in made else None, budget)
+            if failed:
+                return failed
+            made["ours"] = self.make(stack, ours, budget)
+            return {"way": way, "budget": budget, **self.timed(made)}
+
+    def lowest(self, plain: dict[str, Any]) -> dict[str, Any]:
+        """The row of the least budget. The first error that names one comes before anything has been measured."""
+        with ExitStack() as stack:
+            named = self.make(stack, "checkmate", 1)[1]["named"]
+        for _ in range(_NAMED):
+            row = self.run(LOWEST, plain, int(named))
+            named = row["ours"].get("named")
+            if named is None:
+                break
+        return row
+
+
+def _budget(way: str, peer: dict[str, Any] | None, budget: int | None) -> tuple[int, dict[str, Any] | None]:
+    """What ours gets, or the row where the peer fails."""
+    if peer is not None and "error" in peer:
+        return 0, {"way": way, "budget": 0, "peer": peer, "ours": {"error": "the peer fails"}}
+    return (budget if peer is None or budget is not None else math.ceil(ROOM * peer["peak"])) or 0, None
 
 
 def ratio(row: dict[str, Any], one: str, other: str) -> tuple[float, float, float] | None:
@@ -124,6 +166,10 @@ def line(row: dict[str, Any], plain: int | None) -> str:
         found = ratio(row, one, other)
         return "-" if found is None else f"{found[1]:.2f}"
 
+    def spread(one: str, other: str) -> str:
+        found = ratio(row, one, other)
+        return "" if found is None else f"{found[0]:.2f}-{found[2]:.2f}"
+
     def memory(said: dict[str, Any]) -> str:
         return f"{said['peak'] / MEBI:.1f}" if "peak" in said else "-"
 
@@ -131,55 +177,49 @@ def line(row: dict[str, Any], plain: int | None) -> str:
     share = f"{row['budget'] / plain:.2f}" if plain else "-"
     return (
         f"  {row['way']:22} {memory(peer):>8} {times('peer', 'plain'):>6} {row['budget'] / MEBI:8.1f} {share:>5} {memory(ours):>8} "
-        f"{times('ours', 'plain'):>6} {times('ours', 'peer'):>6}  {'; '.join(said)}"
+        f"{times('ours', 'plain'):>6} {times('ours', 'peer'):>6} {spread('ours', 'peer'):>9}  {'; '.join(said)}"
     )
 
 
-HEADER = f"  {'way':22} {'peak':>8} {'x plain':>6} {'budget':>8} {'share':>5} {'ours':>8} {'x plain':>6} {'x peer':>6}"
+HEADER = f"  {'way':22} {'peak':>8} {'x plain':>6} {'budget':>8} {'share':>5} {'ours':>8} {'x plain':>6} {'x peer':>6} {'quartiles':>9}"
 
 
 def compare(network: str, data: dict[str, Any], options: argparse.Namespace, deadline: float) -> None:
     """All rows of a network that are not there yet; each is written as soon as it is known."""
-    kept: dict[str, Any] = data["networks"].setdefault(network, {"rows": []})
-    comparison = Comparison(network, data["settings"])
+    kept: dict[str, Any] = data["networks"].setdefault(network, {"processes": KEPT, "rows": []})
 
     def save() -> None:
         options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
-    if "plain" not in kept:
-        kept["plain"] = comparison.alone("eager")
-        save()
-    plain = kept["plain"]
-    known = plain.get("peak")
-    print(f"{network}: plain {f'{known / MEBI:.1f} MiB' if known else plain['error'][:90]}\n{HEADER}", flush=True)
-    done = {row["way"]: row for row in kept["rows"]}
-    wanted: list[tuple[str, float | None]] = [
-        (way, None) for way in peers(network) if options.peers is None or way in options.peers
-    ]
-    wanted += [(f"{share:.0%} of plain", share) for share in options.shares if known]
-    for way, share in [*wanted, (LOWEST, None)]:
-        if way not in done and time.monotonic() < deadline:
-            budget = int(share * known) if share else _budget(comparison, way)
-            if isinstance(budget, dict):
-                row = {"way": way, "budget": 0, "peer": budget, "ours": {"error": "the peer fails"}}
-            else:
-                row = comparison.run(way, plain, budget)
-            kept["rows"].append(row)
-            done[way] = row
+    with Comparison(network, data["settings"]) as comparison:
+        if "plain" not in kept:
+            kept["plain"] = comparison.alone("eager")
             save()
-        if way in done:
-            print(line(done[way], known), flush=True)
+        plain = kept["plain"]
+        known = plain.get("peak")
+        print(f"{network}: plain {f'{known / MEBI:.1f} MiB' if known else plain['error'][:90]}\n{HEADER}", flush=True)
+        done = {row["way"]: row for row in kept["rows"]}
+        for way, share in _ways(network, options, bool(known)):
+            if way not in done and time.monotonic() < deadline:
+                budget = int(share * known) if share else None
+                done[way] = comparison.lowest(plain) if way == LOWEST else comparison.run(way, plain, budget)
+                kept["rows"].append(done[way])
+                save()
+            if way in done:
+                print(line(done[way], known), flush=True)
     kept["verdict"] = verdict(network, kept)
     save()
     print("  " + ("; ".join(kept["verdict"]) or "no peer's peak is lower, and none is faster at its own"), flush=True)
 
 
-def _budget(comparison: Comparison, way: str) -> Any:
-    """What ours gets beside a peer: its measured peak, or what the peer said where it fails. For the lowest: what an error names."""
-    if way == LOWEST:
-        return int(comparison.warm("checkmate", 1)["smallest"])
-    said = comparison.warm(way)
-    return said if "error" in said else math.ceil(ROOM * said["peak"])
+def _ways(network: str, options: argparse.Namespace, shares: bool) -> list[tuple[str, float | None]]:
+    """The rows that are wanted: peers, then shares of plain training's peak where that is known, then the least budget if asked for."""
+    wanted: list[tuple[str, float | None]] = [
+        (way, None) for way in peers(network) if options.peers is None or any(fnmatch(way, one) for one in options.peers)
+    ]
+    if shares:
+        wanted += [(f"{share:.0%} of plain", share) for share in options.shares]
+    return [*wanted, (LOWEST, None)] if options.lowest else wanted
 
 
 def verdict(network: str, kept: dict[str, Any]) -> list[str]:
@@ -194,7 +234,7 @@ def verdict(network: str, kept: dict[str, Any]) -> list[str]:
         if lowest is not None and row["peer"]["peak"] < lowest:
             found.append(f"{way} peaks at {row['peer']['peak'] / lowest:.3f} of our lowest")
         faster = ratio(row, "ours", "peer")
-        if faster is not None and faster[1] > 1:
+        if faster is not None and (faster[1] > 1 or (way == "checkpoint 1" and faster[1] == 1)):
             found.append(f"{way} takes {1 / faster[1]:.2f} of our time at its peak")
         if "peak" in row["ours"] and row["ours"]["peak"] > row["budget"]:
             found.append(f"at the peak of {way} ours is {row['ours']['peak'] - row['budget']} bytes over")
@@ -205,9 +245,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--scale", choices=tuple(TASKS), default="cpu")
     parser.add_argument("--networks", nargs="+", metavar="NAME", help="(default: all of the scale)")
-    parser.add_argument("--peers", nargs="+", metavar="WAY", help='of PyTorch\'s ways these, as in "checkpoint 1" (default: all)')
+    parser.add_argument("--peers", nargs="*", metavar="WAY", help='of PyTorch\'s ways these, as in "checkpoint *" (default: all)')
     parser.add_argument(
-        "--shares", nargs="+", type=float, default=SHARES, help="of plain training's peak, besides (default: %(default)s)"
+        "--shares", nargs="*", type=float, default=SHARES, help="of plain training's peak, besides (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--lowest", action=argparse.BooleanOptionalAction, default=True, help="the least budget, too (default: yes)"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--examples", type=int, help="in a batch (default: what the scale says)")

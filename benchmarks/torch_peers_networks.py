@@ -144,6 +144,42 @@ class Vision(Network):
         return F.cross_entropy(self.head(self.norm(x).mean(1)).float(), labels)
 
 
+class CrossLayer(nn.Module):
+    """Of a decoder that looks at something else only where there is something."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.own, self.norm = Layer(width, heads, causal=True), nn.LayerNorm(width)
+        self.across = nn.MultiheadAttention(width, heads, batch_first=True)
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        if context is not None:
+            x = x + self.across(self.norm(x), context, context, need_weights=False)[0]
+        return self.own(x)
+
+
+class Twice(Network):
+    """One stack of blocks that a step goes through twice, without and with a context, as in contrastive captioning."""
+
+    in_row = False
+
+    def __init__(self, layers: int, width: int, heads: int, words: int):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(words, width), nn.Linear(width, words, bias=False)
+        self.blocks = nn.ModuleList(CrossLayer(width, heads) for _ in range(layers))
+
+    def forward(self, words: Tensor, following: Tensor) -> Tensor:
+        context = text = self.embed(words)
+        for block in self.blocks:
+            text = self.call(block, text)
+        described = context
+        for block in self.blocks:
+            described = self.call(block, described, context)
+        first, second = (F.normalize(x.mean(1), dim=-1) for x in (text, described))
+        pairs = torch.arange(len(words), device=words.device)
+        return F.cross_entropy(first @ second.T, pairs) + F.cross_entropy(self.head(described).flatten(0, 1), following.flatten())
+
+
 # --- convolutional networks ---
 
 
@@ -285,6 +321,10 @@ def _llama(layers: int, width: int, heads: int, words: int, length: int, example
     return Task(partial(Language, layer, layers, width, words, length, tied=False), partial(_words, words, length), examples)
 
 
+def _twice(layers: int, width: int, heads: int, words: int, length: int, examples: int) -> Task:
+    return Task(partial(Twice, layers, width, heads, words), partial(_words, words, length), examples)
+
+
 def _vit(layers: int, width: int, heads: int, side: int, examples: int) -> Task:
     return Task(partial(Vision, layers, width, heads, side), partial(_pictures, side, False), examples)
 
@@ -302,15 +342,19 @@ TASKS: dict[str, dict[str, Task]] = {
         "resnet50": _seen(partial(_resnet, (1, 1)), 32, 8),
         "unet": _seen(partial(UNet, 4, 2), 32, 4, True),
         "densenet121": _seen(partial(_densenet, (2, 2), 8), 32, 8),
+        "issue-193193": _twice(3, 32, 2, 64, 32, 8),
     },
     "cpu": {
         "tied-gpt": _gpt(8, 256, 8, 4096, 256, 8),
-        "gpt2": _gpt(12, 768, 12, 50257, 128, 4),
-        "llama": _llama(12, 768, 12, 32000, 128, 4),
-        "vit-b": _vit(12, 768, 12, 224, 4),
+        "gpt2": _gpt(12, 768, 12, 50257, 128, 2),
+        "llama": _llama(12, 768, 12, 32000, 128, 2),
+        "vit-b": _vit(12, 768, 12, 224, 2),
         "resnet50": _seen(_resnet, 128, 8),
         "unet": _seen(partial(UNet, 32), 128, 4, True),
         "densenet121": _seen(_densenet, 128, 8),
+        "issue-197838": _llama(16, 256, 4, 2048, 512, 2),
+        "issue-193193": _twice(8, 256, 4, 2048, 128, 8),
+        "issue-194696": _seen(partial(_resnet, (2, 2, 2, 2)), 128, 8),
     },
     "gpu": {
         "gpt2-xl": _gpt(48, 1600, 25, 50257, 1024, 32),

@@ -7,7 +7,10 @@ Ways:
     partitioner SOLVER R    torch.compile with PyTorch's own memory budget, a ratio R of the activations, on eager kernels
     inductor                torch.compile
     inductor R              the same with PyTorch's own memory budget
+    compiled checkpoint N, inductor checkpoint N
+                            the network with its checkpoints, in torch.compile: on eager kernels, and on Inductor's
     checkmate               under a budget in bytes
+    checkmate inductor      the same on Inductor's kernels
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ _KEPT = {
     _aten._scaled_dot_product_efficient_attention.default,
     _aten._scaled_dot_product_flash_attention_for_cpu.default,
 }
+#: `torch.compile` with PyTorch's own partitioner, and eager kernels.
+_ATEN = "aot_eager_decomp_partition"
 
 
 def _policy(context: Any, op: Any, *arguments: Any, **keywords: Any) -> CheckpointPolicy:
@@ -72,6 +77,9 @@ class Trainer:
         elif kind == "selective":
             network.every = 1
             network.keywords = {"context_fn": partial(create_selective_checkpoint_contexts, _policy)}
+        elif "checkpoint" in details:
+            network.every = int(details[-1])
+            return torch.compile(network, backend=_ATEN if kind == "compiled" else "inductor")
         elif kind in ("partitioner", "inductor"):
             import torch._functorch.config as config
 
@@ -80,11 +88,12 @@ class Trainer:
                 settings.activation_memory_budget = float(details[-1])
             if kind == "partitioner":
                 settings.activation_memory_budget_solver = details[0]
-            return torch.compile(network, backend="aot_eager_decomp_partition" if kind == "partitioner" else "inductor")
+            return torch.compile(network, backend=_ATEN if kind == "partitioner" else "inductor")
         elif kind == "checkmate":
             import checkmate.torch
 
-            return checkmate.torch.compile(network, request["budget"], time_limit=request["time_limit"], wait=True)
+            inner = details[0] if details else "eager"
+            return checkmate.torch.compile(network, request["budget"], time_limit=request["time_limit"], wait=True, inner=inner)
         return network
 
     def step(self) -> float:
@@ -138,11 +147,15 @@ def answer(trainer: Trainer | None, request: dict[str, Any]) -> tuple[Trainer | 
             first_peak = torch.cuda.max_memory_allocated(trainer.device) if trainer.device.type == "cuda" else None
             trainer.step()
             made = {"first_step": first, "first_peak": first_peak, **trainer.peak()}
-            return trainer, {**made, **(trainer.planned() if trainer.way == "checkmate" else {})}
+            return trainer, {**made, **(trainer.planned() if trainer.way.startswith("checkmate") else {})}
         assert trainer is not None
         return trainer, {"seconds": trainer.step()}
     except InfeasibleBudget as error:
-        return None, {"error": f"{type(error).__name__}: {error}"[:500], "smallest": error.smallest_found}
+        # Gradients are gone before the next step, which nothing that is planned at the first step can know.
+        gradients = sum(p.nbytes for p in trainer.network.parameters()) if trainer else 0
+        kept = "if no gradients are kept" in str(error)
+        named = error.smallest_found - kept * gradients
+        return None, {"error": f"{type(error).__name__}: {error}"[:500], "smallest": error.smallest_found, "named": named}
     except Exception as error:  # noqa: BLE001 - a way that fails is a result
         return None, {"error": f"{type(error).__name__}: {error}"[:500]}
 

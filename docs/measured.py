@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-FIGURE = ROOT / "docs" / "figures" / "peers.svg"
+FIGURES = ROOT / "docs" / "figures"
 MEBI = 2**20
 _MARKED = re.compile(r"(<!-- measured: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -38,6 +39,14 @@ _TITLES = {
     "mobilenet": "MobileNet",
     "unet": "U-Net",
     "transformer": "transformer",
+    "tied-gpt": "GPT, tied embeddings",
+    "gpt2": "GPT-2 small",
+    "llama": "Llama-style, 12 layers",
+    "vit-b": "ViT-B",
+    "densenet121": "DenseNet-121",
+    "issue-197838": "issue 197838",
+    "issue-193193": "issue 193193",
+    "issue-194696": "issue 194696",
 }
 _METHODS = {
     "auto": "checkmate",
@@ -110,6 +119,38 @@ def keras_peers() -> str:
                 f"| {_share(ours, plain, 'peak')} | {_share(ours, plain, 'median_seconds')} |"
             )
     return _table("network | way | its peak | its time | checkmate at that budget: peak | time", "---|---|--:|--:|--:|--:", lines)
+
+
+def torch_peers() -> str:
+    """Measured training steps of PyTorch, beside its own ways to save memory: medians of ratios round by round."""
+    lines = []
+    for name, network in load("torch_peers")["networks"].items():
+        plain = network["plain"]["peak"]
+        for row in network["rows"]:
+            ours, peer = row["ours"], row.get("peer", {})
+            cells = [_TITLES[name], row["way"]]
+            for said, who in ((peer, "peer"), (ours, "ours")):
+                cells += (
+                    ["-", "-"]
+                    if "peak" not in said
+                    else [f"{100 * said['peak'] / plain:.1f}%", f"{_ratio(row, who, 'plain')[1]:.2f}"]
+                )
+            beside = "-"
+            if "peak" in peer and "peak" in ours:
+                first, middle, third = _ratio(row, "ours", "peer")
+                beside = f"{middle:.2f} ({first:.2f} to {third:.2f})"
+            lines.append("| " + " | ".join([*cells, beside]) + " |")
+    return _table(
+        "network | way or budget | its peak | its time | checkmate: peak | time | checkmate's time over its (quartiles)",
+        "---|---|--:|--:|--:|--:|--:",
+        lines,
+    )
+
+
+def _ratio(row: dict[str, Any], one: str, other: str) -> list[float]:
+    """Quartiles of time over time."""
+    ratios = [a / b for a, b in zip(row[one]["seconds"], row[other]["seconds"], strict=True)]
+    return statistics.quantiles(ratios, n=4, method="inclusive")
 
 
 def pytorch_rows() -> str:
@@ -189,6 +230,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "largest-batches": largest_batches,
     "methods": methods_at_budgets,
     "keras-peers": keras_peers,
+    "torch-peers": torch_peers,
     "pytorch": pytorch_rows,
     "pytorch-steps": pytorch_steps,
     "pytorch-planned": pytorch_planned,
@@ -212,8 +254,8 @@ def pages() -> list[Path]:
     return [path for path in candidates if _MARKED.search(path.read_text(encoding="utf-8"))]
 
 
-def figure_data() -> list[dict[str, Any]]:
-    """Points of the figure: peak and time of each way, over those of plain training."""
+def keras_points() -> list[dict[str, Any]]:
+    """Points of a figure: peak and time of each way, over those of plain training."""
     points = []
     for name in ("resnet50", "unet", "transformer"):
         rows = load("tf_peers")["networks"][name]["rows"]
@@ -225,13 +267,58 @@ def figure_data() -> list[dict[str, Any]]:
     return points
 
 
-def digest() -> str:
-    """Of the figure's data: stands in the file, so that an old figure is found out."""
-    rounded = [{key: round(x, 4) if isinstance(x, float) else x for key, x in point.items()} for point in figure_data()]
+def torch_points() -> list[dict[str, Any]]:
+    """The same for PyTorch. Ours on Inductor's kernels is a way of its own."""
+    points: list[dict[str, Any]] = []
+    for name, network in load("torch_peers")["networks"].items():
+        plain = network["plain"]["peak"]
+        points.append({"network": _TITLES[name], "way": "plain", "peak": 1.0, "time": 1.0})
+        for row in network["rows"]:
+            fused = row["way"].startswith("inductor")
+            for who, way in (("peer", row["way"].split()[0]), ("ours", "ours, inductor" if fused else "ours")):
+                if "peak" in row.get(who, {}):
+                    point = {"peak": row[who]["peak"] / plain, "time": _ratio(row, who, "plain")[1]}
+                    points.append({"network": _TITLES[name], "way": way, **point})
+    return points
+
+
+#: By file: the points, panels in a row, and of each way its label, marker and colour.
+DRAWN: dict[str, tuple[Callable[[], list[dict[str, Any]]], int, tuple[tuple[str, str, str, str], ...]]] = {
+    "peers.svg": (
+        keras_points,
+        3,
+        (
+            ("segments", "checkpointing by hand", "o", "#d97706"),
+            ("remat", "RematScope", "^", "#b91c1c"),
+            ("plain", "plain training", "s", "#374151"),
+            ("ours", "checkmate", "o", "#2563eb"),
+        ),
+    ),
+    "torch_peers.svg": (
+        torch_points,
+        3,
+        (
+            ("checkpoint", "checkpoint", "o", "#d97706"),
+            ("selective", "selective checkpointing", "D", "#b45309"),
+            ("compiled", "checkpoint, compiled", "v", "#be185d"),
+            ("partitioner", "activation_memory_budget", "^", "#b91c1c"),
+            ("inductor", "Inductor", "P", "#7c3aed"),
+            ("plain", "plain training", "s", "#374151"),
+            ("ours", "checkmate", "o", "#2563eb"),
+            ("ours, inductor", "checkmate, Inductor", "o", "#0891b2"),
+        ),
+    ),
+}
+
+
+def digest(file: str) -> str:
+    """Of a figure's data: stands in the file, so that an old figure is found out."""
+    points = DRAWN[file][0]()
+    rounded = [{key: round(x, 4) if isinstance(x, float) else x for key, x in point.items()} for point in points]
     return hashlib.sha256(json.dumps(rounded, sort_keys=True).encode()).hexdigest()
 
 
-def draw() -> None:
+def draw(file: str) -> None:
     """Peak and time of a training step, planned and by hand."""
     import matplotlib
 
@@ -240,34 +327,40 @@ def draw() -> None:
     from matplotlib.ticker import PercentFormatter
 
     matplotlib.rcParams.update({"svg.hashsalt": "checkmate", "svg.fonttype": "none", "font.size": 10})
-    points = figure_data()
+    found, columns, ways = DRAWN[file]
+    points = found()
     names = list(dict.fromkeys(point["network"] for point in points))
-    figure, axes = pyplot.subplots(1, len(names), figsize=(9.5, 3.1), sharey=True)
-    for one, name in zip(axes, names, strict=True):
-        for way, label, marker, colour in (
-            ("segments", "checkpointing by hand", "o", "#d97706"),
-            ("remat", "RematScope", "^", "#b91c1c"),
-            ("plain", "plain training", "s", "#374151"),
-            ("ours", "checkmate", "o", "#2563eb"),
-        ):
+    rows = -(-len(names) // columns)
+    figure, grid = pyplot.subplots(rows, columns, figsize=(9.5, 3.1 * rows), sharey=rows == 1, squeeze=False)
+    panels = list(grid.flat)
+    for one, name in zip(panels, names, strict=False):
+        for way, label, marker, colour in ways:
             own = sorted((p["peak"], p["time"]) for p in points if p["network"] == name and p["way"] == way)
-            style = {"markersize": 4, "linewidth": 1} if way == "ours" else {"markersize": 6, "linewidth": 0}
+            style = {"markersize": 4, "linewidth": 1} if way.startswith("ours") else {"markersize": 6, "linewidth": 0}
             one.plot([x for x, _ in own], [y for _, y in own], marker=marker, color=colour, label=label, **style)
         one.set_title(name)
         one.set_xlabel("peak memory, of plain training's")
         one.xaxis.set_major_formatter(PercentFormatter(1, 0))
+        one.yaxis.set_major_formatter(PercentFormatter(1, 0))
         one.grid(alpha=0.3)
         for side in ("top", "right"):
             one.spines[side].set_visible(False)
-    axes[0].set_ylabel("time per step, of plain training's")
-    axes[0].yaxis.set_major_formatter(PercentFormatter(1, 0))
-    axes[-1].legend(frameon=False, fontsize=9)
-    figure.tight_layout()
-    FIGURE.parent.mkdir(exist_ok=True)
+    for one in panels[len(names) :]:
+        one.set_axis_off()
+    for row in grid:
+        row[0].set_ylabel("time per step, of plain training's")
+    if len(ways) > 4:  # too many for a panel
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncols=4, frameon=False, fontsize=9)
+    else:
+        panels[len(names) - 1].legend(frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, 0.22 / rows if len(ways) > 4 else 0, 1, 1))
+    FIGURES.mkdir(exist_ok=True)
     # White behind it: it is shown on dark pages, too.
-    figure.savefig(FIGURE, metadata={"Date": None}, facecolor="white")
-    text = "\n".join(line.rstrip() for line in FIGURE.read_text(encoding="utf-8").splitlines())
-    FIGURE.write_text(f"{text}\n<!-- data: {digest()} -->\n", encoding="utf-8")
+    path = FIGURES / file
+    figure.savefig(path, metadata={"Date": None}, facecolor="white")
+    pyplot.close(figure)
+    text = "\n".join(line.rstrip() for line in path.read_text(encoding="utf-8").splitlines())
+    path.write_text(f"{text}\n<!-- data: {digest(file)} -->\n", encoding="utf-8")
 
 
 def _overhead(row: dict[str, Any]) -> str:
@@ -285,7 +378,8 @@ def _table(header: str, rule: str, lines: list[str]) -> str:
 def main() -> int:
     for path in pages():
         path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
-    draw()
+    for file in DRAWN:
+        draw(file)
     return 0
 
 
