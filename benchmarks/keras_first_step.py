@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -43,7 +43,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.stopped = False
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.calls: Counter[str] = Counter()
 
     def watch(self, owner: Any, attribute: str, name: str) -> None:

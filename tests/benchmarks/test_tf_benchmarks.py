@@ -118,20 +118,37 @@ def test_the_clock_adds_up(load: Any) -> None:
     assert clock.calls["part"] == 2
 
 
-@pytest.mark.parametrize(("waited", "beyond", "passed"), [(59.0, 4.9, True), (61.0, 4.9, False), (59.0, 5.1, False)])
-def test_how_long_a_first_step_may_take(load: Any, waited: float, beyond: float, passed: bool) -> None:
+def test_the_clock_stops_after_a_call_that_returns(load: Any) -> None:
+    class Owner:
+        @staticmethod
+        def part() -> None:
+            pass
+
+        @staticmethod
+        def step(fails: bool) -> None:
+            Owner.part()
+            if fails:
+                raise ValueError("no")
+
+    clock = load("keras_first_step").Stopwatch()
+    clock.watch(Owner, "part", "part")
+    clock.stop_after(Owner, "step")
+    with pytest.raises(ValueError, match="no"):
+        Owner.step(True)
+    for _ in range(2):
+        Owner.step(False)
+    assert clock.calls["part"] == 2
+
+
+@pytest.mark.parametrize(
+    ("waited", "beyond", "step", "problems"), [(59.0, 4.9, 0.0, 0), (61.0, 4.9, 0.0, 1), (59.0, 5.1, 0.0, 1), (59.0, 5.1, 0.2, 0)]
+)
+def test_how_long_a_first_step_may_take(load: Any, waited: float, beyond: float, step: float, problems: int) -> None:
     first_step = load("keras_first_step")
     seconds = dict.fromkeys(first_step.COLUMNS, 100.0)
-    row = first_step.row("made up", 16, 64, {**seconds, "waited": waited}, {**seconds, "beyond": beyond}, seconds)
-    assert row["passed"] is passed
-    assert ("FAILS" in first_step.table(row)) is not passed
-
-
-def test_every_network_of_the_table_can_be_made(load: Any) -> None:
-    first_step = load("keras_first_step")
-    for name in first_step.SMALL:
-        model, x, y = first_step.network(name, 2, 32)
-        assert model(x).shape[0] == len(y) == 2
+    made = first_step.judged({**seconds, "waited": waited}, {**seconds, "beyond": beyond, "step": step})
+    assert len(made["problems"]) == problems
+    assert ("FAILS" in first_step.line({"model": "made", "feature": "up", **made})) is bool(problems)
 
 
 @pytest.mark.slow
