@@ -1,16 +1,18 @@
 """How long the first step of a Keras model under a budget is waited for: in a first process, and in a second one with what the first
 left on disk.
 
-The rows are those of `keras_matrix.py`. Each process has nothing but its cache folder in common with the other, makes the model, and
-trains two steps under a budget of 60% of the plain peak, with all options at their defaults. Seconds are wall time: trace (TensorFlow and
+The rows are those of `keras_matrix.py`. Each process (a copy of one that has loaded the packages and done nothing else) has nothing but
+its cache folder in common with the other, makes the model, and trains two steps under a budget of 60% of the plain peak, with all options
+at their defaults. Seconds are wall time: trace (TensorFlow and
 Keras build the step, and TensorFlow rewrites it), profile (ops are timed), solve (schedules are sought), rehearse (they are tried out),
 waited (from the beginning of training to the end of the first step), step (the one after, in which one more plan may be tried out), and
 beyond (waited, less the trace and the second process's step). A budget that cannot be met is tried first, as people do (`refused` is what
 that takes), and then the one that the error names, with a new model in the same process; the second process asks for that one at once.
 The kernels of the search are compiled beforehand, as that happens once on a machine.
 
-Plain training is there to compare with. TensorFlow compiles some ops when they run first in a process, grouped convolutions for one, whose
-seconds are then in `beyond` and in what plain training waits alike. `more` is what the second process waits beyond plain training.
+Where the second process takes more than it should, plain training is there to compare with: TensorFlow compiles some ops when they run
+first in a process, grouped convolutions for one, and plain training waits for that, too. `more` is what the second process waits beyond
+plain training.
 
     python benchmarks/keras_first_step.py [--rows PATTERN ...] [--budget 60%] [--resume] [--output keras_first_step.json]
 
@@ -22,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -33,13 +34,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from keras_matrix import commit, rows
-from worker import environment, result_of
+from keras_matrix import commit, environment, prepared_imports, rows
 
 FIRST_LIMIT, SECOND_LIMIT = 60.0, 5.0
 PARTS = ("trace", "profile", "solve", "rehearse")
 COLUMNS = (*PARTS, "refused", "waited", "step", "beyond", "more")
 STEPS = 2
+#: Seconds, for a process.
+TIMEOUT = 300.0
 
 
 class Stopwatch:
@@ -101,34 +103,51 @@ def work(model: str, feature: str, budget: int | str | None) -> dict[str, Any]:
         budget = result["infeasible"]["named"]
         result = train(TASKS[model], FEATURES[feature], budget, Options().time_limit, None, STEPS)
     if result["error"] is not None:
-        raise RuntimeError(result["error"])
+        return {"error": result["error"]}
     waited, following = result["step_seconds"]
     seconds = {part: clock.seconds[part] for part in PARTS} | {"refused": parts.get("refused", 0.0)}
-    return {**seconds, "budget": budget, "calls": clock.calls, "waited": waited, "step": following, "of_the_refusal": parts}
+    return {
+        **seconds,
+        "error": None,
+        "budget": budget,
+        "calls": dict(clock.calls),
+        "waited": waited,
+        "step": following,
+        "of_the_refusal": dict(parts),
+    }
 
 
 def row_of(model: str, feature: str, budget: str) -> dict[str, Any]:
-    """Two processes with one cache, and plain training."""
+    """Two processes with one cache, and plain training where the second one takes too long."""
+    from keras_matrix_script import forked_with_cache
+
     with tempfile.TemporaryDirectory() as cache:
-        first = result_of(__file__, [model, feature, budget], CHECKMATE_CACHE_DIR=cache)
-        second = result_of(__file__, [model, feature, first["budget"]], CHECKMATE_CACHE_DIR=cache)
-    plain = result_of(__file__, [model, feature, None])
-    return {"model": model, "feature": feature, "commit": commit(), **judged(first, second, plain)}
+
+        def run(budget: int | str | None) -> dict[str, Any]:
+            made = forked_with_cache(lambda: work(model, feature, budget), cache, TIMEOUT)
+            return made if made["error"] is None else dict.fromkeys((*COLUMNS, "budget"), 0.0) | {"error": made["error"]}
+
+        first = run(budget)
+        second = run(first["budget"] or budget)
+        row = judged(first, second, None)
+        if row["second"]["beyond"] > SECOND_LIMIT:
+            row = judged(first, second, run(None))
+    return {"model": model, "feature": feature, "commit": commit(), **row}
 
 
-def judged(first: dict[str, Any], second: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
+def judged(first: dict[str, Any], second: dict[str, Any], plain: dict[str, Any] | None) -> dict[str, Any]:
     """The processes, and what is wrong with them."""
-    problems = []
+    problems = [one["error"] for one in (first, second, plain) if one is not None and one["error"] is not None]
     for process in (first, second):
         # The first process may have tried a plan out in its own second step.
         process["beyond"] = process["waited"] - process["trace"] - second["step"]
-        process["more"] = process["waited"] - plain["waited"]
+        process["more"] = process["beyond"] if plain is None else process["waited"] - plain["waited"]
     if first["waited"] > FIRST_LIMIT:
         problems.append(f"the first step came after {first['waited']:.1f} s")
     if min(second["beyond"], second["more"]) > SECOND_LIMIT:
         problems.append(f"a second process took {second['beyond']:.1f} s beyond tracing, {second['more']:.1f} s more than plain")
-    plain = {key: plain[key] for key in ("waited", "step")}
-    return {"first": first, "second": second, "plain": plain, "problems": problems}
+    alone = None if plain is None else {key: plain[key] for key in ("waited", "step")}
+    return {"first": first, "second": second, "plain": alone, "problems": problems}
 
 
 def line(row: dict[str, Any]) -> str:
@@ -144,12 +163,8 @@ def main() -> int:
     parser.add_argument("--budget", default="60%", help="of the plain peak (default: 60%%)")
     parser.add_argument("--resume", action="store_true", help="leave out rows that the output already has and that pass")
     parser.add_argument("--output", type=Path, default=Path("keras_first_step.json"))
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worker:
-        print(json.dumps(work(*json.loads(options.worker))))
-        return 0
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    prepared_imports()
     subprocess.run([sys.executable, "-m", "checkmate.solvers.compile_kernels"], check=True, stdout=subprocess.DEVNULL)
     had = json.loads(options.output.read_text("utf-8"))["rows"] if options.resume and options.output.exists() else []
     done = {(row["model"], row["feature"]): row for row in had}

@@ -142,15 +142,30 @@ def test_the_clock_stops_after_a_call_that_returns(load: Any) -> None:
 
 @pytest.mark.parametrize(
     ("first", "second", "plain", "problems"),
-    [(59.0, 14.9, 1.0, 0), (61.0, 14.9, 1.0, 1), (59.0, 17.0, 1.0, 1), (59.0, 16.9, 12.0, 0), (59.0, 17.1, 12.0, 1)],
+    [
+        (59.0, 15.9, None, 0),
+        (61.0, 15.9, None, 1),
+        (59.0, 17.0, None, 1),
+        (59.0, 17.0, 1.0, 1),
+        (59.0, 17.0, 12.1, 0),
+        (59.0, 17.1, 12.0, 1),
+    ],
 )
-def test_how_long_a_first_step_may_take(load: Any, first: float, second: float, plain: float, problems: int) -> None:
+def test_how_long_a_first_step_may_take(load: Any, first: float, second: float, plain: float | None, problems: int) -> None:
     first_step = load("keras_first_step")
-    seconds = dict.fromkeys(first_step.COLUMNS, 100.0) | {"trace": 10.0, "step": 1.0}
-    made = first_step.judged({**seconds, "waited": first}, {**seconds, "waited": second}, {**seconds, "waited": plain})
+    seconds: Any = dict.fromkeys(first_step.COLUMNS, 100.0) | {"trace": 10.0, "step": 1.0, "error": None}
+    other = None if plain is None else {**seconds, "waited": plain}
+    made = first_step.judged({**seconds, "waited": first}, {**seconds, "waited": second}, other)
     assert len(made["problems"]) == problems
     assert made["first"]["beyond"] == first - 11
     assert ("FAILS" in first_step.line({"model": "made", "feature": "up", **made})) is bool(problems)
+
+
+def test_a_first_step_that_fails_is_said(load: Any) -> None:
+    first_step = load("keras_first_step")
+    seconds: Any = dict.fromkeys(first_step.COLUMNS, 0.0)
+    made = first_step.judged({**seconds, "error": "Oh"}, {**seconds, "error": None}, None)
+    assert made["problems"] == ["Oh"]
 
 
 @pytest.mark.slow
