@@ -95,6 +95,19 @@ def test_a_second_process_only_traces_and_emits(monkeypatch: pytest.MonkeyPatch)
     assert calls == {"trace": 1, "make_plan": 1, "emit": 1}
 
 
+def test_what_was_found_serves_a_model_with_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keras counts layers through: where a model is made a second time, all of its ops are called differently."""
+    case = CASES["conv"]()
+    settings = {"budget": "80%", "time_limit": 2, "gap": 0.05}
+    (first,) = checkmate.tf2.compile(case.make(), case.loss, case.optimizer(), case.x, case.y, **settings).plans
+    calls = counted(monkeypatch, (EXECUTE.Executor, "_rehearse"))
+    (again,) = checkmate.tf2.compile(case.build(), case.loss, case.optimizer(), case.x, case.y, **settings).plans
+    assert {op.name for op in again.graph.ops} != {op.name for op in first.graph.ops}
+    assert again.schedule.steps == first.schedule.steps
+    assert again.rehearsed_peak == first.rehearsed_peak
+    assert not calls["_rehearse"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
