@@ -175,7 +175,7 @@ def main() -> int:
         done[pair] = row_of(*pair, options.budget)
         print(line(done[pair]), flush=True)
         ordered = [done[pair] for pair in rows() if pair in done]
-        text = json.dumps({"environment": environment(), "rows": ordered}, indent=1) + "\n"
+        text = json.dumps({"environment": {**environment(), "steps": STEPS}, "rows": ordered}, indent=1) + "\n"
         options.output.write_text(text, encoding="utf-8")
     failing = sum(bool(row["problems"]) for row in done.values())
     print(f"{len(done)} rows, {len(done) - failing} pass")
