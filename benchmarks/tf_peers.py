@@ -8,7 +8,8 @@
   smallest that works.
 
 Every way trains in a process of its own, as it would for a user; all of them stay alive until their network is done. A peak is the
-most bytes that TensorFlow's allocator had in use in a step, beyond what was there before it, plus the step's inputs and variables.
+most bytes that TensorFlow's allocator had in use in a step, beyond what was there before it, plus the step's inputs and variables, the
+latter with what their blocks of memory are larger than they are.
 Times are medians over rounds in which every way takes two steps, of which the second is timed, ours and what it is compared with
 one right after the other; "against" is the median over the rounds of our time over the other's, at a budget of the other's peak.
 The optimizer (SGD) and the data are the same. Note what the others change: with them batch norm updates its statistics

@@ -104,6 +104,26 @@ def test_what_passes_as_exact(load: Any, changed: dict[str, Any], passed: bool) 
     assert ("FAILS" in exact.table("made up", [{**made, "passed": passed}])) is not passed
 
 
+def test_the_meter_counts_blocks_that_are_larger_than_their_variables(load: Any) -> None:
+    def in_use() -> int:
+        return int(tf.config.experimental.get_memory_info("CPU:0")["current"])
+
+    meter, measure = load("tf_meter"), load("checkmate.tf2").measure
+    size = 2**20
+    hole, wall = (tf.raw_ops.Empty(shape=[count], dtype=tf.uint8, init=False) for count in (3 * size // 2, size))
+    del hole  # the next block may well be this one, whole
+    before = in_use()
+    variables = [tf.Variable(tf.zeros([size // 4])) for _ in range(3)]
+    made = meter.Meter(variables, [])
+    with measure("CPU:0") as seen:
+        pass
+    assert made.peak(seen) == in_use() - before >= 3 * size
+    with measure("CPU:0") as seen:
+        more = tf.zeros([size])
+    assert made.peak(seen) == in_use() - before >= 7 * size
+    del wall, more
+
+
 def test_the_clock_adds_up(load: Any) -> None:
     class Owner:
         @staticmethod
