@@ -21,15 +21,21 @@ class Meter:
     """
 
     def __init__(self, variables: Sequence[Any], batch: Sequence[tf.Tensor]):
+        wasted = 0
         for variable in variables:  # some lie outside of the allocator's memory until a step changes them
-            variable.assign(tf.raw_ops.DeepCopy(x=variable))
+            with measure("CPU:0") as seen:
+                value = tf.raw_ops.DeepCopy(x=variable)
+            variable.assign(value)
+            del value
+            # The allocator may give out a block that is nearly twice as large, and all of it is taken.
+            wasted += max(0, (seen.added or 0) - tensor_bytes([variable]))
         gc.collect()
         with measure("CPU:0") as seen:
             pass
         if seen.base is None:
             sys.exit("TensorFlow counts no memory on this device: run on the CPU with oneDNN on")
-        self.beyond = tensor_bytes([*variables, *batch]) - seen.base
+        self.beyond = tensor_bytes([*variables, *batch]) + wasted - seen.base
 
     def peak(self, seen: Measurement) -> int:
-        """Bytes at the peak of a measured step: variables, batch, and whatever training has added to them, then or before."""
+        """Bytes at the peak of a measured step: variables in their blocks, batch, and whatever training has added, then or before."""
         return (seen.peak or 0) + self.beyond

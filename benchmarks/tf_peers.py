@@ -8,16 +8,17 @@
   smallest that works.
 
 Every way trains in a process of its own, as it would for a user; all of them stay alive until their network is done. A peak is the
-most bytes that TensorFlow's allocator had in use in a step, beyond what was there before it, plus the step's inputs and variables.
+most bytes that TensorFlow's allocator had in use in a step, beyond what was there before it, plus the step's inputs and variables, the
+latter with what their blocks of memory are larger than they are.
 Times are medians over rounds in which every way takes two steps, of which the second is timed, ours and what it is compared with
 one right after the other; "against" is the median over the rounds of our time over the other's, at a budget of the other's peak.
 The optimizer (SGD) and the data are the same. Note what the others change: with them batch norm updates its statistics
 twice for recomputed layers; ours does not.
 
-    python benchmarks/tf_peers.py [--model unet] [--size small|real] [--batch N] [--rounds 9] [--output tf_peers.json]
+    python benchmarks/tf_peers.py [--model unet] [--size small|real] [--batch N] [--rounds 9] [--add] [--output tf_peers.json]
 
-Writes a table, JSON and a picture (same name, .png). Exit code 1 if a way is faster at its own peak by more than
-5% (noise), or has a lower peak than ours can reach.
+Writes a table, JSON and a picture (same name, .png); with --add, networks that the JSON file has already stay in it. Exit code 1 if a way
+is faster at its own peak by more than 5% (noise), or has a lower peak than ours can reach.
 """
 
 from __future__ import annotations
@@ -202,22 +203,24 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9, help="timed steps of each way (default: 9)")
     parser.add_argument("--segments", type=int, nargs="+", default=SEGMENTS, help="numbers of segments (default: 2 3 4 6 9 14)")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each plan of ours (default: 10)")
+    parser.add_argument("--add", action="store_true", help="keep the other networks that the output has, one run for each")
     parser.add_argument("--output", type=Path, default=Path("tf_peers.json"), help="JSON file (default: tf_peers.json)")
     options = parser.parse_args()
     settings = {name: getattr(options, name) for name in ("size", "batch", "rounds", "time_limit", "segments")}
-    results: dict[str, Any] = {}
+    found = json.loads(options.output.read_text("utf-8"))["networks"] if options.add and options.output.exists() else {}
     for name in options.model or NAMES:
         print(f"{name} ...", file=sys.stderr, flush=True)
         with ExitStack() as alive:
             comparison = Comparison([name, options.size, options.batch], alive, options.time_limit, options.segments)
             rows = [way.row() for way in comparison.run(options.rounds)]
-        results[name] = {"rows": rows, "verdict": verdict(rows)}
+        found[name] = {"rows": rows, "verdict": verdict(rows)}
+        results = {name: found[name] for name in NAMES if name in found}
         print(table(name, rows), flush=True)
         # A run that is cut off keeps what it has.
         data = {"environment": comparison.facts["environment"], "settings": {**settings, "seed": 0}, "networks": results}
         options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         plot(results, options.output.with_suffix(".png"))
-    return 0 if all(result["verdict"]["passed"] for result in results.values()) else 1
+    return 0 if all(result["verdict"]["passed"] for result in found.values()) else 1
 
 
 if __name__ == "__main__":

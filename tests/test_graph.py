@@ -198,8 +198,22 @@ def test_layers_are_written_where_they_are_known() -> None:
     assert [op.get("layer") for op in graph.to_dict()["ops"]] == [None, None, None, "net.last"]
     elsewhere = diamond(ops=[*graph.ops[:3], replace(graph.ops[3], layer="other.name")])
     assert elsewhere != graph and elsewhere.to_dict() != graph.to_dict()
-    assert elsewhere.to_dict(layers=False) == graph.to_dict(layers=False)
-    assert "layer" not in json.dumps(graph.to_dict(layers=False))
+    assert elsewhere.to_dict(names=False) == graph.to_dict(names=False)
+    assert "layer" not in json.dumps(graph.to_dict(names=False))
+
+
+def test_names_are_no_part_of_the_problem() -> None:
+    graph = diamond()
+    other = diamond(
+        ops=[replace(op, name=f"other.{op.name}") for op in graph.ops],
+        values=[replace(value, name=f"other.{value.name}") for value in graph.values],
+    )
+    other = renamed(other, "other")
+    assert other != graph
+    assert other.to_dict(names=False) == graph.to_dict(names=False)
+    assert not {"name", "other"} & set(json.dumps(other.to_dict(names=False)).replace(".", '"').split('"'))
+    larger = diamond(values=[replace(graph.values[0], size=graph.values[0].size + 1), *graph.values[1:]])
+    assert larger.to_dict(names=False) != graph.to_dict(names=False)
 
 
 def test_pickle() -> None:

@@ -248,21 +248,22 @@ class Graph:
         """
         write_file(path, json.dumps(self.to_dict(), separators=(",", ":")) + "\n")
 
-    def to_dict(self, *, layers: bool = True) -> dict[str, Any]:
+    def to_dict(self, *, names: bool = True) -> dict[str, Any]:
         """The graph as plain JSON data.
 
         Args:
-            layers: False leaves out where ops come from, for keys of what is kept about a graph: two networks whose layers alone
-                are called differently are one problem.
+            names: False leaves out what ops and values are called and where they come from, for keys of what is kept about a graph: two
+                networks that differ in names alone are one problem.
         """
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "name": self.name,
-            "fixed_memory": self.fixed_memory,
-            "values": [{"name": v.name, "size": v.size, **({"keep": True} if v.keep else {})} for v in self.values],
-            "ops": [_op_to_dict(op, layers) for op in self.ops],
-        }
+        values: list[dict[str, Any]] = [
+            {"name": v.name, "size": v.size, **({"keep": True} if v.keep else {})} for v in self.values
+        ]
+        ops = list(map(_op_to_dict, self.ops))
+        data = {"format": FORMAT, "version": VERSION, "name": self.name, "fixed_memory": self.fixed_memory}
+        for one in [] if names else [data, *values, *ops]:
+            one.pop("name")
+            one.pop("layer", None)
+        return {**data, "values": values, "ops": ops}
 
     @classmethod
     def from_dict(cls, data: Any) -> Graph:
@@ -323,7 +324,7 @@ def common_layer(layers: Iterable[str]) -> str:
     return ".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
 
 
-def _op_to_dict(op: Op, layers: bool) -> dict[str, Any]:
+def _op_to_dict(op: Op) -> dict[str, Any]:
     data: dict[str, Any] = {"name": op.name, "cost": op.cost, "inputs": list(op.inputs), "outputs": list(op.outputs)}
     if op.workspace:
         data["workspace"] = op.workspace
@@ -332,7 +333,7 @@ def _op_to_dict(op: Op, layers: bool) -> dict[str, Any]:
     data["phase"] = op.phase
     if op.reuses is not None:
         data["reuses"] = op.reuses
-    if op.layer and layers:
+    if op.layer:
         data["layer"] = op.layer
     return data
 

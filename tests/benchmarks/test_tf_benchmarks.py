@@ -104,6 +104,26 @@ def test_what_passes_as_exact(load: Any, changed: dict[str, Any], passed: bool) 
     assert ("FAILS" in exact.table("made up", [{**made, "passed": passed}])) is not passed
 
 
+def test_the_meter_counts_blocks_that_are_larger_than_their_variables(load: Any) -> None:
+    def in_use() -> int:
+        return int(tf.config.experimental.get_memory_info("CPU:0")["current"])
+
+    meter, measure = load("tf_meter"), load("checkmate.tf2").measure
+    size = 2**20
+    blocks = [tf.raw_ops.Empty(shape=[count], dtype=tf.uint8, init=False) for count in (3 * size // 2, size) * 2]
+    del blocks[::2]  # the next two blocks of 1 MiB are these, whole: that of a first value, and that of its copy
+    before = in_use()
+    variables = [tf.Variable(tf.zeros([size // 4])) for _ in range(3)]
+    made = meter.Meter(variables, [])
+    with measure("CPU:0") as seen:
+        pass
+    assert made.peak(seen) == in_use() - before > 3 * size
+    with measure("CPU:0") as seen:
+        more = tf.zeros([size])
+    assert made.peak(seen) == in_use() - before > 7 * size
+    del blocks, more
+
+
 def test_the_clock_adds_up(load: Any) -> None:
     class Owner:
         @staticmethod
@@ -118,20 +138,54 @@ def test_the_clock_adds_up(load: Any) -> None:
     assert clock.calls["part"] == 2
 
 
-@pytest.mark.parametrize(("waited", "beyond", "passed"), [(59.0, 4.9, True), (61.0, 4.9, False), (59.0, 5.1, False)])
-def test_how_long_a_first_step_may_take(load: Any, waited: float, beyond: float, passed: bool) -> None:
-    first_step = load("keras_first_step")
-    seconds = dict.fromkeys(first_step.COLUMNS, 100.0)
-    row = first_step.row("made up", 16, 64, {**seconds, "waited": waited}, {**seconds, "beyond": beyond}, seconds)
-    assert row["passed"] is passed
-    assert ("FAILS" in first_step.table(row)) is not passed
+def test_the_clock_stops_after_a_call_that_returns(load: Any) -> None:
+    class Owner:
+        @staticmethod
+        def part() -> None:
+            pass
+
+        @staticmethod
+        def step(fails: bool) -> None:
+            Owner.part()
+            if fails:
+                raise ValueError("no")
+
+    clock = load("keras_first_step").Stopwatch()
+    clock.watch(Owner, "part", "part")
+    clock.stop_after(Owner, "step")
+    with pytest.raises(ValueError, match="no"):
+        Owner.step(True)
+    for _ in range(2):
+        Owner.step(False)
+    assert clock.calls["part"] == 2
 
 
-def test_every_network_of_the_table_can_be_made(load: Any) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "plain", "problems"),
+    [
+        (59.0, 15.9, None, 0),
+        (61.0, 15.9, None, 1),
+        (59.0, 17.0, None, 1),
+        (59.0, 17.0, 1.0, 1),
+        (59.0, 17.0, 12.1, 0),
+        (59.0, 17.1, 12.0, 1),
+    ],
+)
+def test_how_long_a_first_step_may_take(load: Any, first: float, second: float, plain: float | None, problems: int) -> None:
     first_step = load("keras_first_step")
-    for name in first_step.SMALL:
-        model, x, y = first_step.network(name, 2, 32)
-        assert model(x).shape[0] == len(y) == 2
+    seconds: Any = dict.fromkeys(first_step.COLUMNS, 100.0) | {"trace": 10.0, "step": 1.0, "error": None}
+    other = None if plain is None else {**seconds, "waited": plain}
+    made = first_step.judged({**seconds, "waited": first}, {**seconds, "waited": second}, other)
+    assert len(made["problems"]) == problems
+    assert made["first"]["beyond"] == first - 11
+    assert ("FAILS" in first_step.line({"model": "made", "feature": "up", **made})) is bool(problems)
+
+
+def test_a_first_step_that_fails_is_said(load: Any) -> None:
+    first_step = load("keras_first_step")
+    seconds: Any = dict.fromkeys(first_step.COLUMNS, 0.0)
+    made = first_step.judged({**seconds, "error": "Oh"}, {**seconds, "error": None}, None)
+    assert made["problems"] == ["Oh"]
 
 
 @pytest.mark.slow

@@ -83,7 +83,9 @@ def test_the_schedule_of_least_memory_is_kept(directory: Path) -> None:
 def test_another_network_of_the_same_ops_gets_the_same_plan_under_its_own_names(directory: Path, calls: list[object]) -> None:
     def called(name: str) -> checkmate.Graph:
         graph = training_chain(12)
-        return checkmate.Graph([replace(op, layer=name) for op in graph.ops], graph.values, graph.fixed_memory, graph.name)
+        ops = [replace(op, layer=name, name=f"{name}.{op.name}") for op in graph.ops]
+        values = [replace(value, name=f"{name}.{value.name}") for value in graph.values]
+        return checkmate.Graph(ops, values, graph.fixed_memory, name)
 
     first, again = (solve_cached(called(name), 70, **OPTIONS) for name in ("mine", "yours"))
     assert len(calls) == 1

@@ -95,6 +95,19 @@ def test_a_second_process_only_traces_and_emits(monkeypatch: pytest.MonkeyPatch)
     assert calls == {"trace": 1, "make_plan": 1, "emit": 1}
 
 
+def test_what_was_found_serves_a_model_with_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keras counts layers through: where a model is made a second time, all of its ops are called differently."""
+    case = CASES["conv"]()
+    settings = {"budget": "80%", "time_limit": 2, "gap": 0.05}
+    (first,) = checkmate.tf2.compile(case.make(), case.loss, case.optimizer(), case.x, case.y, **settings).plans
+    calls = counted(monkeypatch, (EXECUTE.Executor, "_rehearse"))
+    (again,) = checkmate.tf2.compile(case.build(), case.loss, case.optimizer(), case.x, case.y, **settings).plans
+    assert {op.name for op in again.graph.ops} != {op.name for op in first.graph.ops}
+    assert again.schedule.steps == first.schedule.steps
+    assert again.rehearsed_peak == first.rehearsed_peak
+    assert not calls["_rehearse"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -119,12 +132,37 @@ def test_a_quarter_of_the_time_is_for_the_first_schedule() -> None:
 
 
 def test_no_trial_begins_that_would_end_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a trial of ten seconds there have to be twenty left: for another one, and to make the step."""
-    monkeypatch.setattr(STEP, "_clock", iter([30, 40, 41]).__next__)
+    """After a trial of ten seconds there have to be twenty left: for another one, and to make the step; also if one was quicker since."""
+    monkeypatch.setattr(STEP, "_clock", iter([30, 39, 41]).__next__)
     shaped = object.__new__(STEP._Shaped)
     shaped.owner = SimpleNamespace(options=checkmate.tf2.Options(plan_seconds=60))
-    shaped._began, shaped._trial_began = 0, 20
-    assert [shaped._enough() for _ in range(3)] == [False, True, False]
+    shaped._began, shaped._trial_began, shaped._longest = 0, 20, 0
+    assert [shaped._enough() for _ in range(3)] == [False, False, True]
+
+
+def test_the_search_for_another_schedule_is_a_part_of_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is sought for longer than any other."""
+    now = [0.0]
+    monkeypatch.setattr(STEP, "_clock", lambda: now[0])
+
+    def make_plan(captured: Any, options: Any, allowance: Any, others: Any) -> Any:
+        now[0] += 8
+        return SimpleNamespace(schedule=SimpleNamespace(cost=0.0, overhead=1.0))
+
+    def rehearse(limit: int, *, whole: bool) -> None:
+        now[0] += 3
+
+    monkeypatch.setattr(STEP, "make_plan", make_plan)
+    monkeypatch.setattr(STEP, "Executor", lambda captured, plan, overlap: SimpleNamespace(plan=plan, rehearse=rehearse))
+    shaped = object.__new__(STEP._Shaped)
+    shaped.owner = SimpleNamespace(options=checkmate.tf2.Options(plan_seconds=60), plans=[])
+    shaped.captured, shaped._progress = SimpleNamespace(graph=None), SimpleNamespace(say=lambda what: None)
+    shaped._left = lambda executor: 0
+    shaped._began = shaped._trial_began = shaped._longest = shaped._sought = 0
+    for again, longest in ((False, 3), (True, 11), (False, 11)):
+        shaped.rehearse(shaped.make(100, 0, again=again))
+        assert not shaped._enough()
+        assert shaped._longest == longest
 
 
 @pytest.mark.parametrize("inline", [False, True])

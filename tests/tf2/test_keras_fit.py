@@ -98,6 +98,7 @@ def test_two_epochs_with_validation_and_a_smaller_last_batch() -> None:
         shapes=2,
     )
     assert [plan.executions for plan in plans(model)] == [4, 2]
+    assert len({plan.budget for plan in plans(model)}) == 1  # a percentage is of what the first batch needs
 
 
 def test_class_weights_and_steps_per_execution() -> None:
@@ -310,6 +311,7 @@ def test_tf_keras() -> None:
     for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert [plan.executions for plan in plans(model)] == [4, 2]
+    assert len({plan.budget for plan in plans(model)}) == 1  # a percentage is of what the first batch needs
 
 
 def test_a_step_with_tf_keras() -> None:

@@ -114,11 +114,11 @@ def _keep_least(schedule: Schedule) -> None:
 
 
 def _least_key(graph: Graph, order: str) -> str:
-    return json.dumps([__version__, graph.to_dict(layers=False), order], sort_keys=True)
+    return json.dumps([__version__, graph.to_dict(names=False), order], sort_keys=True)
 
 
 def _key(graph: Graph, budget: int, options: dict[str, Any]) -> str:
-    return json.dumps([__version__, graph.to_dict(layers=False), budget, options], sort_keys=True)
+    return json.dumps([__version__, graph.to_dict(names=False), budget, options], sort_keys=True)
 
 
 def written(schedule: Schedule) -> dict[str, Any]:

@@ -101,4 +101,4 @@ class Notebook:
         store(_KIND, self._key(budget), asdict(found))
 
     def _key(self, budget: int) -> str:
-        return json.dumps([__version__, self.graph.to_dict(layers=False), budget, dict(self.about)], sort_keys=True, default=str)
+        return json.dumps([__version__, self.graph.to_dict(names=False), budget, dict(self.about)], sort_keys=True, default=str)

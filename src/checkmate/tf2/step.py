@@ -166,6 +166,8 @@ class _Shaped:
         self._in_use = 0  # bytes when variables were settled
         self._most_added = 0  # bytes that a step added under the present executor
         self._began = self._trial_began = _clock()
+        self._sought = 0.0  # seconds in which further schedules were sought since the last trial
+        self._longest = 0.0  # seconds of a trial, with the search for its schedule
         with PlanningProgress(owner.name, owner.options.progress) as self._progress:
             self._plan(specs, margin)
 
@@ -186,10 +188,11 @@ class _Shaped:
 
     def _enough(self) -> bool:
         """Training would have waited too long for a plan if another one were tried out, and then the step made: each takes about as
-        long as the last trial."""
+        long as the longest trial."""
         now, began = _clock(), self._trial_began
         self._trial_began = now
-        return now - self._began + 2 * (now - began) >= self.owner.options.plan_seconds
+        self._longest = max(self._longest, now - began)
+        return now - self._began + 2 * self._longest >= self.owner.options.plan_seconds
 
     @property
     def plan(self) -> Plan:
@@ -204,11 +207,15 @@ class _Shaped:
         if again:
             options = replace(options, time_limit=options.time_limit / _AGAIN, gap=max(options.gap, _NEAR))
         self._progress.say("looking for a schedule" + (" with other room" if again else ""))
-        plan = make_plan(self.captured, options, Allowance(budget, options.reserved_bytes(), margin), others)
+        began = _clock()
+        try:
+            plan = make_plan(self.captured, options, Allowance(budget, options.reserved_bytes(), margin), others)
+        finally:
+            self._sought += _clock() - began if again else 0.0
         return Executor(self.captured, plan, overlap=plan.schedule.cost <= _QUICK)
 
     def rehearse(self, candidate: Executor, *, whole: bool = False) -> int | None:
-        self._trial_began = _clock()
+        self._trial_began, self._sought = _clock() - self._sought, 0.0
         self._progress.say(f"trying a schedule out that takes {candidate.plan.schedule.overhead:.3f} times the time of all ops")
         added = candidate.rehearse(self._left(candidate), whole=whole)
         return None if added is None else self._total(candidate, added)
@@ -318,7 +325,7 @@ class _Shaped:
 
     def _mend(self, peak: int) -> None:
         """Go on under another plan, or under the best one that is known: training never ends because of a plan that got worse."""
-        self.passed, self._began = None, _clock()
+        self.passed, self._began, self._longest = None, _clock(), 0.0
         self._go_on_under(self.policy.mend(self.executor, peak, self._enough))
         if self.policy.settled:
             self._warn(f"no plan with more room was found: training goes on under the best one known ({peak} bytes were taken)")
