@@ -147,6 +147,33 @@ def torch_peers() -> str:
     )
 
 
+def keras_first_steps() -> str:
+    """Seconds to the first step of the networks of keras.applications, and the most of the other models and scripts."""
+    rows = load("keras_first_step")["rows"]
+    large = {
+        "resnet50-v2": "ResNet50V2",
+        "densenet121": "DenseNet121",
+        "convnext-tiny": "ConvNeXtTiny",
+        "efficientnet-v2b0": "EfficientNetV2B0",
+        "mobilenet-v3-small": "MobileNetV3Small",
+        "vgg19": "VGG19",
+    }
+    columns = [("first", "waited"), ("first", "trace"), ("second", "waited"), ("second", "trace")]
+    found = {large[row["model"]]: [row[process][part] for process, part in columns] for row in rows if row["model"] in large}
+    others = [row for row in rows if row["model"] not in large]
+    most = f"the most of {len(others)} other models and scripts"
+    found[most] = [max(row[process][part] for row in others) for process, part in columns]
+    lines = [
+        f"| {title} | {' | '.join(f'{seconds:.1f}' for seconds in found[title])} |"
+        for title in (*sorted(found.keys() - {most}), most)
+    ]
+    return _table(
+        "network | first process: first step after | of which tracing | second process: after | of which tracing",
+        "---|--:|--:|--:|--:",
+        lines,
+    )
+
+
 def _ratio(row: dict[str, Any], one: str, other: str) -> list[float]:
     """Quartiles of time over time."""
     ratios = [a / b for a, b in zip(row[one]["seconds"], row[other]["seconds"], strict=True)]
@@ -231,6 +258,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "methods": methods_at_budgets,
     "keras-peers": keras_peers,
     "torch-peers": torch_peers,
+    "keras-first-steps": keras_first_steps,
     "pytorch": pytorch_rows,
     "pytorch-steps": pytorch_steps,
     "pytorch-planned": pytorch_planned,

@@ -104,24 +104,31 @@ def test_what_passes_as_exact(load: Any, changed: dict[str, Any], passed: bool) 
     assert ("FAILS" in exact.table("made up", [{**made, "passed": passed}])) is not passed
 
 
-def test_the_meter_counts_blocks_that_are_larger_than_their_variables(load: Any) -> None:
-    def in_use() -> int:
-        return int(tf.config.experimental.get_memory_info("CPU:0")["current"])
+def test_the_meter_counts_blocks_that_are_larger_than_their_variables() -> None:
+    """In a process of its own: which blocks the memory pool gives out depends on all that was there before."""
+    code = """
+import tensorflow as tf
+from tf_meter import Meter
+from checkmate.tf2 import measure
 
-    meter, measure = load("tf_meter"), load("checkmate.tf2").measure
-    size = 2**20
-    blocks = [tf.raw_ops.Empty(shape=[count], dtype=tf.uint8, init=False) for count in (3 * size // 2, size) * 2]
-    del blocks[::2]  # the next two blocks of 1 MiB are these, whole: that of a first value, and that of its copy
-    before = in_use()
-    variables = [tf.Variable(tf.zeros([size // 4])) for _ in range(3)]
-    made = meter.Meter(variables, [])
-    with measure("CPU:0") as seen:
-        pass
-    assert made.peak(seen) == in_use() - before > 3 * size
-    with measure("CPU:0") as seen:
-        more = tf.zeros([size])
-    assert made.peak(seen) == in_use() - before > 7 * size
-    del blocks, more
+def in_use():
+    return tf.config.experimental.get_memory_info("CPU:0")["current"]
+
+size = 2**20
+blocks = [tf.raw_ops.Empty(shape=[count], dtype=tf.uint8, init=False) for count in (3 * size // 2, size) * 2]
+del blocks[::2]  # the next two blocks of 1 MiB are these, whole: that of a first value, and that of its copy
+before = in_use()
+variables = [tf.Variable(tf.zeros([size // 4])) for _ in range(3)]
+meter = Meter(variables, [])
+with measure("CPU:0") as seen:
+    pass
+print(meter.peak(seen) == in_use() - before > 3 * size)
+with measure("CPU:0") as seen:
+    more = tf.zeros([size])
+print(meter.peak(seen) == in_use() - before > 7 * size)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=FOLDER)
+    assert result.stdout == "True\nTrue\n"
 
 
 def test_the_clock_adds_up(load: Any) -> None:
