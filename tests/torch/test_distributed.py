@@ -88,5 +88,5 @@ def test_collectives_run_once(monkeypatch: pytest.MonkeyPatch, name: str) -> Non
     monkeypatch.setattr(profile, "_measured", lambda *_: OpCost(1.0, 0))
     monkeypatch.setattr(profile, "_device_of", lambda _: torch.device("cpu"))
     other = graph.call_function(torch.ops.aten.sin.default, (node,))
-    nodes = profile._Nodes(hint, None, None)
+    nodes = profile._Nodes(hint, None, None, cold=False)
     assert [nodes.measure(each) for each in (node, other)] == [None, OpCost(1.0, 0)]

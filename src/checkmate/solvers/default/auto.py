@@ -99,6 +99,8 @@ class _Engine:
         if not relaxed.exact and state.most_rounds is None and not state.wider_than(gaps.far):
             self.neighbourhoods.run(self.relaxations.stages, self.relaxations.transients)
         soon = self._soon_solved(relaxed, violating)
+        if soon and search.best is None:
+            self.eviction.evict()  # on a busy machine, time may be over before there is a proof
         if not soon:
             self._search_schedules_in_turn(violating)
             if self.slow_rounds == 0 and self._impossible():
