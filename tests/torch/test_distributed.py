@@ -85,7 +85,7 @@ def test_collectives_run_once(monkeypatch: pytest.MonkeyPatch, name: str) -> Non
     graph = FxGraph()
     node = graph.call_function(getattr(torch.ops._c10d_functional, name).default, (graph.placeholder("x"),))
     assert has_side_effects(node)
-    monkeypatch.setattr(profile, "_measured", lambda *_: OpCost(1.0, 0))
+    monkeypatch.setattr(profile, "_measured", lambda *_, cold: OpCost(1.0, 0))
     monkeypatch.setattr(profile, "_device_of", lambda _: torch.device("cpu"))
     other = graph.call_function(torch.ops.aten.sin.default, (node,))
     nodes = profile._Nodes(hint, None, None, cold=False)

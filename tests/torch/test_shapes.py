@@ -108,6 +108,22 @@ def test_what_grows_as_inputs_get_smaller_keeps_to_the_budget(budget: int) -> No
         assert identical([p.grad for p in planned.parameters()], [p.grad for p in plain.parameters()])  # type: ignore[arg-type]  # all have one
 
 
+def test_parts_of_batches_of_several_sizes() -> None:
+    """A part shows its own sizes, and its storage is the whole batch, whose sizes PyTorch leaves open."""
+    torch.manual_seed(0)
+    plain = Net(breaks=False)
+    model = checkmate.torch.compile(copy.deepcopy(plain), budget="64KiB", **FLOPS)
+    for size in (32, 48, 16, 64):
+        batch = torch.randn(size, 16)
+        for x in batch.chunk(4):
+            for one in (plain, model):
+                one.zero_grad()
+                one(x).backward()
+            assert identical([p.grad for p in model.parameters()], [p.grad for p in plain.parameters()])  # type: ignore[misc]  # none is None
+    fixed = [plan.graph.fixed_memory for plan in checkmate.torch.plans(model)]
+    assert fixed[1] - fixed[0] == (48 - 32) * 16 * 4, "whole batches count"
+
+
 def test_where_each_size_has_a_graph_they_share_the_search_and_those_not_used_go(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     searches = []

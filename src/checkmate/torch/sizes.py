@@ -41,7 +41,7 @@ def _plain(symbolic: Any, number: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where an input of a call shows a symbol: the number itself, or a size, a stride or the offset of a tensor."""
+    """Where an input of a call shows a number: itself, or a size, a stride, the offset of a tensor, or the bytes of its storage."""
 
     position: int
     kind: str
@@ -53,6 +53,8 @@ class _Source:
             return value
         if self.kind == "size":
             return value.shape[self.axis]
+        if self.kind == "bytes":
+            return value.untyped_storage().nbytes()
         return value.stride(self.axis) if self.kind == "stride" else value.storage_offset()
 
 
@@ -68,6 +70,7 @@ class Sizes:
 
     def __init__(self, inputs: Sequence[Any]):
         self._sources: dict[Any, _Source] = {}
+        self._bytes: dict[Any, str] = {}  # of storages, and names for these numbers
         hints: dict[Any, int] = {}
         # A number that is an input by itself is the quickest to read, and an offset the last that one would ask for.
         shown = sorted(_numbers_of(inputs), key=lambda item: ("number", "size", "stride", "offset").index(item[0].kind))
@@ -76,6 +79,13 @@ class Sizes:
             if symbol is not None and symbol.is_symbol and symbol not in self._sources and number.node.hint is not None:
                 self._sources[symbol] = source
                 hints[symbol] = int(number.node.hint)
+        # The storage of a view is as large as the tensor that it is a part of, whose sizes the view need not show.
+        for position, value in enumerate(inputs):
+            whole: Any = storage_bytes(value) if isinstance(value, torch.Tensor) else 0
+            if not self.knows(whole) and whole.node.hint is not None:
+                name = self._bytes[_expression(whole)] = f"bytes_{position}"
+                self._sources[name] = _Source(position, "bytes", 0)
+                hints[name] = int(whole.node.hint)
         self._readers = list(self._sources.values())
         self._parameters = ", ".join(map(str, self._sources))
         self._compiled: dict[Any, Callable[..., Any]] = {}
@@ -93,7 +103,7 @@ class Sizes:
     def knows(self, number: Any) -> bool:
         """The number follows from the inputs' sizes; False if it depends on data."""
         expression = _expression(number)
-        return expression is None or expression.free_symbols <= self._sources.keys()
+        return expression is None or expression in self._bytes or expression.free_symbols <= self._sources.keys()
 
     def function(self, numbers: Iterable[Any]) -> Callable[[Bindings], tuple[int, ...]]:
         """Sizes of the trace as a function of the bindings, compiled once.
@@ -111,7 +121,7 @@ class Sizes:
                 )
             expression = _expression(number)
             order.append(places.setdefault(int(number) if expression is None else expression, len(places)))
-        code = ", ".join(str(item) if isinstance(item, int) else size_as_python(item) for item in places)
+        code = ", ".join(str(item) if isinstance(item, int) else self._as_python(item) for item in places)
         evaluate = self._compile(f"({code},)" if places else "()")
         return lambda bindings: tuple(map(evaluate(*bindings).__getitem__, order))
 
@@ -125,10 +135,13 @@ class Sizes:
             if not self.knows(given):
                 return hint(given)
             if expression not in self._compiled:
-                self._compiled[expression] = self._compile(size_as_python(expression))
+                self._compiled[expression] = self._compile(self._as_python(expression))
             return _plain(given, self._compiled[expression](*bindings))
 
         return number
+
+    def _as_python(self, expression: Any) -> str:
+        return self._bytes.get(expression) or size_as_python(expression)
 
     def _compile(self, code: str) -> Callable[..., Any]:
         # The code is arithmetic on symbols that PyTorch has named.
