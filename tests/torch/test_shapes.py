@@ -120,8 +120,8 @@ def test_parts_of_batches_of_several_sizes() -> None:
                 one.zero_grad()
                 one(x).backward()
             assert identical([p.grad for p in model.parameters()], [p.grad for p in plain.parameters()])  # type: ignore[misc]  # none is None
-    fixed = [plan.graph.fixed_memory for plan in checkmate.torch.plans(model)]
-    assert fixed[1] - fixed[0] == (48 - 32) * 16 * 4, "whole batches count"
+    first = checkmate.torch.plans(model)[0].graph.fixed_memory
+    assert first >= sum(p.nbytes for p in plain.parameters()) + 32 * 16 * 4, "the whole batch counts"
 
 
 def test_where_each_size_has_a_graph_they_share_the_search_and_those_not_used_go(monkeypatch: pytest.MonkeyPatch) -> None:
