@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_lengths import surroundings
-from worker import Worker
+from worker import Worker, quartiles_of_ratios
 
 SCRIPT = "torch_overhead_worker.py"
 #: By scale the networks of each table.
@@ -71,8 +71,7 @@ def train(network: str, ways: dict[str, tuple[str, str | None, str | None]], set
 
 def ratio(found: dict[str, Any], one: str, other: str, what: str) -> list[float]:
     """Quartiles of time over time, round by round."""
-    ratios = [a / b for a, b in zip(found[one][what], found[other][what], strict=True)]
-    return [ratios[0]] * 3 if len(ratios) == 1 else statistics.quantiles(ratios, n=4, method="inclusive")
+    return quartiles_of_ratios(found[one][what], found[other][what])
 
 
 def summary(found: dict[str, Any], pairs: list[tuple[str, str]]) -> dict[str, Any]:

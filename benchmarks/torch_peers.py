@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 import sys
 import time
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_peers_networks import TASKS
-from worker import Worker
+from worker import Worker, quartiles_of_ratios
 
 SCRIPT = "torch_peers_worker.py"
 #: For all ways alike: what a process has freed stays with it, as how long new pages take is up to the system; and threads that wait let
@@ -151,10 +150,7 @@ def ratio(row: dict[str, Any], one: str, other: str) -> tuple[float, float, floa
     a, b = (row.get(name, {}).get("seconds") for name in (one, other))
     if not a or not b:
         return None
-    ratios = [x / y for x, y in zip(a, b, strict=True)]
-    if len(ratios) == 1:
-        return ratios[0], ratios[0], ratios[0]
-    first, middle, third = statistics.quantiles(ratios, n=4, method="inclusive")
+    first, middle, third = quartiles_of_ratios(a, b)
     return first, middle, third
 
 

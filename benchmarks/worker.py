@@ -6,9 +6,10 @@ import json
 import multiprocessing
 import os
 import platform
+import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -88,6 +89,12 @@ class Worker:
 def _surroundings(settings: dict[str, str]) -> dict[str, str]:
     """Of a process: this one's environment variables, TensorFlow quiet, and what is set."""
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **settings}
+
+
+def quartiles_of_ratios(seconds: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Quartiles of time over time, round by round."""
+    ratios = [a / b for a, b in zip(seconds, others, strict=True)]
+    return [ratios[0]] * 3 if len(ratios) == 1 else statistics.quantiles(ratios, n=4, method="inclusive")
 
 
 def environment() -> dict[str, Any]:

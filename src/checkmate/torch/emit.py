@@ -371,6 +371,9 @@ class PartEmitter:
     def _view(self, node: fx.Node) -> fx.Node:
         if (same := self._looks_like(node)) is not None:
             return cast(fx.Node, self.get(same))
+        return self._copy_of_view(node)
+
+    def _copy_of_view(self, node: fx.Node) -> fx.Node:
         for argument in node.all_input_nodes:
             self.get(argument)
         return self._copy(node)
@@ -392,9 +395,7 @@ class PartEmitter:
         copy = self.get(node)
         if not self._is_view(node) or self._looks_like(node) is None:
             return copy
-        for argument in node.all_input_nodes:
-            self.get(argument)
-        return self._copy(node)
+        return self._copy_of_view(node)
 
     def _bring(self, what: fx.Node | int, copy: fx.Node) -> fx.Node:
         self.brings.add((what, copy))
