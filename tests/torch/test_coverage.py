@@ -328,6 +328,21 @@ def test_a_compiler_around_that_takes_the_place_is_told(compile: Compile) -> Non
     assert len(told(caught)) == 1
 
 
+def test_copies_of_a_module_that_pytorch_compiled_in_place_are_told_once() -> None:
+    model = Layers()
+    model.compile(backend="checkmate", options={"budget": "1GiB"})
+    average, copy_ = copy.deepcopy(model), copy.deepcopy(copy.deepcopy(model))
+    step(model, lambda: model(batch()))
+    assert len(checkmate.torch.plans(model)) == 1
+    with pytest.warns(BudgetWarning, match="this Layers is a copy of a module .* compile the copy too") as caught:
+        step(copy_, lambda: copy_(batch()))
+    assert len(told(caught)) == 1
+    step(copy_, lambda: copy_(batch()))  # not told again, which would be an error
+    average.compile(backend="checkmate", options={"budget": "1GiB"})
+    step(average, lambda: average(batch()))
+    assert len(checkmate.torch.plans(average)) == 1
+
+
 @BOTH
 def test_steps_that_are_planned_are_not_told(compile: Compile) -> None:
     model = Trained()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import random
 import threading
@@ -448,6 +449,25 @@ def test_averaged_copies(early: bool) -> None:
     del averaged
     gc.collect()
     assert held.now(CPU) == parameters(net) + bytes_of(*net.buffers())
+
+
+@pytest.mark.parametrize("rest", [nn.Module.eval, lambda copied: copied.requires_grad_(False)])
+def test_copies_that_do_not_train(rest: Callable[[nn.Module], nn.Module]) -> None:
+    held = Held()
+    net = network()
+    held.watch_module(net)
+    average, trained, unrelated = rest(copy.deepcopy(net)), copy.deepcopy(net), network(30).eval()
+    held.look()
+    own = parameters(net) + bytes_of(*net.buffers())
+    assert held.now(CPU) == 2 * own
+    backward(trained)
+    rest(trained)  # between two steps of its own
+    held.look()
+    assert held.now(CPU) == 2 * own
+    del average
+    gc.collect()
+    assert held.now(CPU) == own
+    assert len(list(unrelated.parameters())) > 0  # alive until here, and not counted
 
 
 # --- several processes ---

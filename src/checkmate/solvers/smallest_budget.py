@@ -63,7 +63,7 @@ def schedule_of(graph: Graph, least: Evaluation, order: str) -> Schedule:
 def least_peak_found(
     graph: Graph,
     order: str = "given",
-    asked: int = 0,
+    enough: int = 0,
     tolerance: float = 0.005,
     units: float = UNITS,
     seconds: float = _SECONDS,
@@ -74,7 +74,7 @@ def least_peak_found(
     turn for what the ones before did not reach. The cost of the schedule is of no interest.
 
     Args:
-        order: of first computations, as in `solve`. asked: a budget of special interest.
+        order: of first computations, as in `solve`. enough: bytes; a schedule of this peak will do, and is sought first.
         tolerance: relative precision where the search is not exact.
         units: of work that it takes at most, about; the same work finds the same schedule.
         seconds: return what is found by about then, not counting what kernels take to compile the first time.
@@ -84,7 +84,7 @@ def least_peak_found(
     """
     began = search_clock()
     limits = Limits(Work(units), lambda: search_clock() - began > seconds, lambda: max(0.0, began + seconds - search_clock()))
-    best, proven = _least_peak_found(graph, order, asked, tolerance, limits)
+    best, proven = _least_peak_found(graph, order, enough, tolerance, limits)
     trace = simulate(graph, steps_from_sequence(graph, best.sequence))
     if trace.peak != best.peak or best.peak < proven:
         raise Contradiction(
@@ -94,7 +94,7 @@ def least_peak_found(
     return best, proven
 
 
-def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, limits: Limits) -> tuple[Evaluation, int]:
+def _least_peak_found(graph: Graph, order: str, enough: int, tolerance: float, limits: Limits) -> tuple[Evaluation, int]:
     from .bounds.peak_bound import least_peak_bound
     from .default.auto import auto  # solver and compiled kernels: not at import time
     from .default.warm_start import begin_with
@@ -115,7 +115,7 @@ def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, li
 
     # Limited by its work, a fraction of a second, so that what small graphs need does not depend on how busy the machine is.
     best, proven = least_peak(graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST)
-    if best.peak == proven:
+    if best.peak <= max(proven, enough):
         return best, proven
     # Greedy eviction keeps other values where ops write in their inputs, and not always better ones: both ways are tried.
     apart = Graph([replace(op, reuses=None) for op in graph.ops], graph.values, graph.fixed_memory)
@@ -141,13 +141,16 @@ def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, li
         auto(search, rounds=3)
         return None if search.best is None else evaluate(graph, search.best)
 
+    def precision() -> float:
+        return max(1.0, tolerance * (best.peak - graph.fixed_memory))
+
     def bisect(search: Callable[[int], Evaluation | None], part: float, at_least: int = 0) -> None:
         nonlocal best
         low = proven - 1  # no schedule here
-        while best.peak - low > max(1.0, tolerance * (best.peak - graph.fixed_memory)) and (at_least > 0 or not late(part)):
+        while best.peak > enough and best.peak - low > precision() and (at_least > 0 or not late(part)):
             at_least -= 1
             # Often the least of all will do.
-            middle = asked if low < asked < best.peak else low + 1 if low < proven else (low + best.peak) // 2
+            middle = enough if low < enough else low + 1 if low < proven else (low + best.peak) // 2
             found = search(middle)
             if found is not None and found.peak < best.peak:
                 best = found
@@ -155,6 +158,8 @@ def _least_peak_found(graph: Graph, order: str, asked: int, tolerance: float, li
                 low = middle
 
     bisect(by_eviction, quick)
+    if best.peak <= enough:
+        return best, proven
     if best.peak > proven and limits.stop():
         # On a busy machine time may be over before anything was tried: errors name better than the peak without recomputation.
         unhurried = Greedy(problem, lambda: False)

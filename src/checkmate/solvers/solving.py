@@ -46,8 +46,8 @@ def solve(
             change places; dependencies are kept, ops of phase "forward" and "loss" first run before those of phase "backward"
             (where they stand before all of them in the graph), and the bound holds for all such orders.
         time_limit: seconds after which the best schedule so far is returned, without those that kernels take to compile, the first
-            time on a machine. If there is no schedule, what is left of them (from 1 to 15) goes into a budget that would do, for
-            the message.
+            time on a machine. If there is none by then, as many again, at most 15, go into the schedule of least peak, which does or
+            is for the message.
         gap: stop once the cost is proven within this fraction of the optimum; 0 means to the end.
         seed: same input, same seed, same schedule, in any process and however busy the machine, unless the time limit ends the
             search.
@@ -87,7 +87,7 @@ def solve(
     if search.best is None:
         if search.interrupted:
             raise KeyboardInterrupt
-        smallest, proven = _least_peak_found(search, limit)
+        smallest, proven = _least_peak_found(search, limit if method == "auto" else 0)
         if method != "auto" or smallest.peak > limit:
             raise _infeasible(search, smallest, proven, method)
         search.offer(smallest.sequence, smallest.cost, "schedule of least peak")
@@ -111,10 +111,14 @@ def first_schedule(graph: Graph, budget: int, order: str, gap: float, seed: int,
     return None if search.best is None else _verified(search, "auto")
 
 
-def _least_peak_found(search: Search, asked: int = 0) -> tuple[Evaluation, int]:
-    """The schedule of least peak, and the proven minimum, by what the time limit leaves; a moment where that is nothing."""
-    units, seconds = min(UNITS, max(_LEAST_SECONDS, search.time_limit)), max(_LEAST_SECONDS, search.time_left())
-    return least_peak_found(search.graph, search.order, asked, units=units, seconds=seconds)
+def _least_peak_found(search: Search, enough: int = 0) -> tuple[Evaluation, int]:
+    """The schedule of least peak, or one of `enough` bytes, and the proven minimum.
+
+    It has what the time limit leaves or, where that is less, as much time again: on a busy machine a search that found nothing
+    leaves too little to find anything.
+    """
+    again = min(UNITS, max(_LEAST_SECONDS, search.time_limit))  # a unit takes about a second
+    return least_peak_found(search.graph, search.order, enough, units=again, seconds=max(again, search.time_left()))
 
 
 def _verified(search: Search, method: str) -> Schedule:

@@ -18,7 +18,7 @@ from ..units import Budget
 from . import steps_without_plan
 from .backend import Session, backend, checkmate, sessions_of
 from .capture import read_joint_graph
-from .coverage import Coverage, coverage_of, is_compiled, watch_by_name
+from .coverage import Coverage, coverage_of, is_compiled, note_left_out, watch_by_name
 from .internals import isolation, on_compile, trace_and_compile
 from .layers import names_of
 from .options import read_options
@@ -112,17 +112,21 @@ def _watching(session: Session, model: torch.nn.Module, compiled: Callable[..., 
 
 
 class _Copied:
-    """Lies among a module's attributes to be there when it is copied: PyTorch leaves out of a copy what compiled the original."""
+    """Lies among a module's attributes to be there when it is copied: PyTorch leaves out of a copy what compiled the original.
 
-    def __init__(self, model: torch.nn.Module, compile_copy: Callable[[torch.nn.Module], None]):
+    Args:
+        see_to: called with a copy that has no attributes yet; it gives it one of these.
+    """
+
+    def __init__(self, model: torch.nn.Module, see_to: Callable[[torch.nn.Module], None]):
         self._model = weakref.ref(model)
-        self._compile = compile_copy
+        self._see_to = see_to
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Copied | None:
         copy = memo.get(id(self._model()))
         if copy is None:
             return None  # something else than the module is being copied
-        self._compile(copy)
+        self._see_to(copy)
         made: _Copied = copy.__dict__["_checkmate"]
         return made
 
@@ -178,14 +182,36 @@ def _is_ours(given: Any) -> bool:
     return given is checkmate or getattr(given, "func", None) in (backend, _take)
 
 
+def _in_place(target: Any) -> torch.nn.Module | None:
+    """The module that `Module.compile` compiles when it has PyTorch compile `target`."""
+    own = getattr(target, "__self__", None)
+    return own if isinstance(own, torch.nn.Module) and getattr(target, "__name__", None) == "_call_impl" else None
+
+
 def _framed(target: Any) -> Any:
     """As `to_compile`, for `Module.compile` of PyTorch's own modules: unlike `torch.compile`, it would compile nothing of nn.Sequential."""
-    own: Any = getattr(target, "__self__", None)
-    bare = isinstance(own, torch.nn.Module) and getattr(target, "__name__", None) == "_call_impl"
-    return to_compile(own) if bare and type(own).forward.__module__.startswith("torch.") else target
+    own = _in_place(target)
+    return to_compile(own) if own is not None and type(own).forward.__module__.startswith("torch.") else target
 
 
-on_compile(_is_ours, lambda given, made, target: watch_by_name(made, target) if given is checkmate else made, _framed)
+def _watched(given: Any, made: Callable[..., Any], target: Any) -> Callable[..., Any]:
+    if given is not checkmate:
+        return made
+    own = _in_place(target)
+    if own is not None:
+        _watch_copies(own)
+    return watch_by_name(made, target)
+
+
+def _watch_copies(model: torch.nn.Module) -> None:
+    def see_to(copy: torch.nn.Module) -> None:
+        note_left_out(copy)
+        _watch_copies(copy)
+
+    model.__dict__["_checkmate"] = _Copied(model, see_to)
+
+
+on_compile(_is_ours, _watched, _framed)
 steps_without_plan.install()
 
 

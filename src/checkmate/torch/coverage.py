@@ -49,15 +49,16 @@ class Coverage:
 
     Attributes:
         name: for messages.
-        called: a call has begun. calls: how often it was called, with gradients, through what the compiler made.
+        called: a call has begun, or none will come. calls: how often it was called, with gradients, through what the compiler made.
         runs: how many planned forward passes that train ran in these calls.
+        left_out: the module is a copy, and PyTorch has left out of it what compiled the original.
         warned: what the user was told already.
     """
 
     def __init__(self, name: str, model: torch.nn.Module | None = None):
         self.name = name
         self.model = weakref.ref(model) if model is not None else None
-        self.called = False
+        self.called = self.left_out = False
         self.calls = self.runs = 0
         self.warned: set[str] = set()
         self._checked: int | None = None  # forward passes in the last call that was looked at
@@ -142,8 +143,14 @@ def coverage_of(model: torch.nn.Module) -> Coverage:
     return known
 
 
+def note_left_out(copy: torch.nn.Module) -> None:
+    """A module is a copy of one that was compiled, without what compiled it: whoever trains it is told."""
+    coverage = coverage_of(copy)
+    coverage.called = coverage.left_out = True
+
+
 def compiled_models() -> list[tuple[torch.nn.Module, Coverage]]:
-    """Modules that were compiled for a plan, in place or by name."""
+    """Modules that were compiled for a plan, in place or by name, and copies of those without what compiled them."""
     return list(_covered.items())
 
 
@@ -164,7 +171,7 @@ def _some_wait() -> bool:
 
 def is_compiled(model: torch.nn.Module) -> bool:
     """Whether the module or one inside was compiled for a plan; nothing of it need have run."""
-    return any(module in _covered for module in model.modules())
+    return any(module in _covered and not _covered[module].left_out for module in model.modules())
 
 
 def watch_by_name(compiled: Callable[..., Any], target: Any) -> Callable[..., Any]:
@@ -172,7 +179,9 @@ def watch_by_name(compiled: Callable[..., Any], target: Any) -> Callable[..., An
     model = _owner(target)
     if model is None:
         return Coverage(getattr(target, "__name__", type(target).__name__)).wrap(compiled)
-    call: Any = coverage_of(model).wrap(compiled)
+    coverage = coverage_of(model)
+    coverage.left_out = False
+    call: Any = coverage.wrap(compiled)
     if getattr(target, "__wrapped__", None) is model or getattr(target, "__name__", None) in ("_wrapped_call_impl", "_call_impl"):
         # Scripts ask `model.forward` which inputs the model takes.
         with suppress(TypeError, ValueError):  # it has none that Python knows of

@@ -4,7 +4,8 @@ Parameters and buffers that the step does not read, gradients of earlier microba
 of the model, the buckets of DistributedDataParallel, the shards of `fully_shard` and its buffers. Nobody has to say where they are:
 PyTorch tells all optimizers' steps to a hook, and what was made before is found among the objects of the process, by class.
 
-Limits: copies of the model other than those of `AveragedModel` are not seen, nor is what a communication hook keeps.
+Limits: of copies of the model that scripts make with `copy.deepcopy`, those are seen that do not train and were there when a plan was
+made; tensors beside a model are not, nor is what a communication hook keeps.
 What `gc.freeze` hides cannot be found among the objects; optimizers still are, by their next step. The older
 FullyShardedDataParallel (one flat parameter) is not known.
 """
@@ -163,7 +164,9 @@ class Held:
 
     def look(self) -> None:
         """Find optimizers, averaged copies and wrappers of known parameters among the objects of the process."""
-        found = instances(_Optimizer, AveragedModel, DistributedDataParallel)
+        with self._lock:
+            own = {type(module) for reference in self._modules if (module := reference()) is not None}
+        found = instances(_Optimizer, AveragedModel, DistributedDataParallel, *own)
         with self._lock:
             self._tensors = None
             self._known_tensors()
@@ -171,7 +174,7 @@ class Held:
             for thing in found:
                 if isinstance(thing, _Optimizer):
                     self._admit_optimizer(thing)
-                else:
+                elif isinstance(thing, (AveragedModel, DistributedDataParallel)) or _rests(thing):
                     self._admit_module(thing)
 
     # --- what is known ---
@@ -284,6 +287,17 @@ class Held:
         """Whether there is a parameter of the same shape for each one known, and none of them is known itself."""
         known = [parameter for reference in self._parameters.values() if (parameter := reference()) is not None]
         return bool(known) and not any(map(self._knows, parameters)) and _shapes(known) <= _shapes(parameters)
+
+
+def _rests(module: nn.Module) -> bool:
+    """Whether a module does not train: an average of the weights, or a teacher. Another one that trains has a budget of its own."""
+    try:
+        parameters = list(module.parameters())
+    except AttributeError:  # it is being made
+        return False
+    return all(parameter.grad is None for parameter in parameters) and not (
+        module.training and any(parameter.requires_grad for parameter in parameters)
+    )
 
 
 class _Watched:

@@ -79,6 +79,12 @@ def _tell(coverage: Coverage, called: bool) -> None:
     if called:
         coverage.tell_uncovered()
         return
+    if coverage.left_out:
+        coverage.tell(
+            f"this {coverage.name} is a copy of a module that was compiled with Module.compile, which PyTorch leaves out of copies: no part "
+            "of it is under the budget, and it trains as without checkmate; compile the copy too"
+        )
+        return
     coverage.tell(
         f"an optimizer step over the parameters of {coverage.name} has ended without a call of what was compiled, so nothing in it "
         "was under the budget: a method such as training_step may go around the compiled call (compile the module that it calls), "
