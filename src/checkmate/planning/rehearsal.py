@@ -31,7 +31,7 @@ _A_LITTLE = 16
 #: So many plans are tried between a budget that is refused and what a plan took for it.
 _BETWEEN = 3
 
-#: Plans with less room are tried where they may be cheaper by more than this. Four processes of `benchmarks/tf_ways.py` with each, in
+#: Plans with less room are tried where they may be cheaper by more than this. Two processes of `benchmarks/tf_ways.py` with each, in
 #: turn: against 1.05, steps of the small U-Net took 0.93 of the time at 116 MiB, 0.98 at 151 and 0.99 at 100.
 _CHEAPER = 1.005
 

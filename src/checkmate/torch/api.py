@@ -195,6 +195,7 @@ def _framed(target: Any) -> Any:
 
 
 def _watched(given: Any, made: Callable[..., Any], target: Any) -> Callable[..., Any]:
+    """What was compiled by name, watched; and so are copies of a module that was compiled in place."""
     if given is not checkmate:
         return made
     own = _in_place(target)
@@ -204,6 +205,8 @@ def _watched(given: Any, made: Callable[..., Any], target: Any) -> Callable[...,
 
 
 def _watch_copies(model: torch.nn.Module) -> None:
+    """Whoever trains a copy of the module will be told that it is not compiled."""
+
     def see_to(copy: torch.nn.Module) -> None:
         note_left_out(copy)
         _watch_copies(copy)
