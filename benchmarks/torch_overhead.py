@@ -69,7 +69,7 @@ def train(network: str, ways: dict[str, tuple[str, str | None, str | None]], set
     return found
 
 
-def ratio(found: dict[str, Any], one: str, other: str, what: str) -> list[float]:
+def ratio(found: dict[str, Any], one: str, other: str, what: str) -> tuple[float, float, float]:
     """Quartiles of time over time, round by round."""
     return quartiles_of_ratios(found[one][what], found[other][what])
 

@@ -150,8 +150,7 @@ def ratio(row: dict[str, Any], one: str, other: str) -> tuple[float, float, floa
     a, b = (row.get(name, {}).get("seconds") for name in (one, other))
     if not a or not b:
         return None
-    first, middle, third = quartiles_of_ratios(a, b)
-    return first, middle, third
+    return quartiles_of_ratios(a, b)
 
 
 def line(row: dict[str, Any], plain: int | None) -> str:

@@ -91,10 +91,11 @@ def _surroundings(settings: dict[str, str]) -> dict[str, str]:
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **settings}
 
 
-def quartiles_of_ratios(seconds: Sequence[float], others: Sequence[float]) -> list[float]:
+def quartiles_of_ratios(seconds: Sequence[float], others: Sequence[float]) -> tuple[float, float, float]:
     """Quartiles of time over time, round by round."""
     ratios = [a / b for a, b in zip(seconds, others, strict=True)]
-    return [ratios[0]] * 3 if len(ratios) == 1 else statistics.quantiles(ratios, n=4, method="inclusive")
+    first, middle, third = statistics.quantiles(ratios * 2 if len(ratios) == 1 else ratios, n=4, method="inclusive")
+    return first, middle, third
 
 
 def environment() -> dict[str, Any]:

@@ -20,6 +20,7 @@ from torch._dynamo.utils import counters
 import checkmate
 import checkmate.torch
 from checkmate.torch import BudgetWarning
+from checkmate.torch.coverage import is_compiled, more_to_come
 from torch_models import identical, twin
 
 Compile = Callable[..., Any]
@@ -341,6 +342,11 @@ def test_copies_of_a_module_that_pytorch_compiled_in_place_are_told_once() -> No
     average.compile(backend="checkmate", options={"budget": "1GiB"})
     step(average, lambda: average(batch()))
     assert len(checkmate.torch.plans(average)) == 1
+    compiled = checkmate.torch.compile(copy.deepcopy(model), budget="1GiB")
+    assert is_compiled(compiled)
+    assert more_to_come()  # nobody has called it yet
+    step(compiled, lambda: compiled(batch()))
+    assert not more_to_come()
 
 
 @BOTH

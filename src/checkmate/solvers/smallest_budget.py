@@ -115,7 +115,11 @@ def _least_peak_found(graph: Graph, order: str, enough: int, tolerance: float, l
 
     # Limited by its work, a fraction of a second, so that what small graphs need does not depend on how busy the machine is.
     best, proven = least_peak(graph, evaluate(graph, range(graph.num_ops)), graph.min_working_set, order, FIRST)
-    if best.peak <= max(proven, enough):
+
+    def reached() -> bool:
+        return best.peak <= max(proven, enough)
+
+    if reached():
         return best, proven
     # Greedy eviction keeps other values where ops write in their inputs, and not always better ones: both ways are tried.
     apart = Graph([replace(op, reuses=None) for op in graph.ops], graph.values, graph.fixed_memory)
@@ -147,7 +151,7 @@ def _least_peak_found(graph: Graph, order: str, enough: int, tolerance: float, l
     def bisect(search: Callable[[int], Evaluation | None], part: float, at_least: int = 0) -> None:
         nonlocal best
         low = proven - 1  # no schedule here
-        while best.peak > enough and best.peak - low > precision() and (at_least > 0 or not late(part)):
+        while not reached() and best.peak - low > precision() and (at_least > 0 or not late(part)):
             at_least -= 1
             # Often the least of all will do.
             middle = enough if low < enough else low + 1 if low < proven else (low + best.peak) // 2
@@ -158,16 +162,15 @@ def _least_peak_found(graph: Graph, order: str, enough: int, tolerance: float, l
                 low = middle
 
     bisect(by_eviction, quick)
-    if best.peak <= enough:
-        return best, proven
-    if best.peak > proven and limits.stop():
+    if not reached() and limits.stop():
         # On a busy machine time may be over before anything was tried: errors name better than the peak without recomputation.
         unhurried = Greedy(problem, lambda: False)
         bisect(lambda budget: unhurried.run(budget, SETTINGS[0], longest=8), 1.0, _LATE_PASSES)
-    if best.peak > proven:
+    if not reached():
         proven = max(proven, least_peak_bound(problem, best.peak, lambda: late(2 / 3, sets_of_values(_SETS))))
-    best, proven = least_peak(graph, best, proven, order, ALL, lambda: late(1 / 2, exact_units))
-    if best.peak > (1 + tolerance) * proven and not late(1 / 3):
+    if not reached():
+        best, proven = least_peak(graph, best, proven, order, ALL, lambda: late(1 / 2, exact_units))
+    if not reached() and best.peak > (1 + tolerance) * proven and not late(1 / 3):
         part = Limits(work.part(max(0.0, 2 / 3 * work.limit - work.done)), limits.stop, limits.time_left)
         nested = Nested(problem, auto, graph.num_ops // _OPS, best.peak - graph.fixed_memory, 0, part)
         bisect(nested.run, 2 / 3)

@@ -46,8 +46,8 @@ def solve(
             change places; dependencies are kept, ops of phase "forward" and "loss" first run before those of phase "backward"
             (where they stand before all of them in the graph), and the bound holds for all such orders.
         time_limit: seconds after which the best schedule so far is returned, without those that kernels take to compile, the first
-            time on a machine. If there is none by then, as many again, at most 15, go into the schedule of least peak, which does or
-            is for the message.
+            time on a machine. If there is none by then, as many again, at most 15, go into the schedule of least peak: it is
+            returned where it fits, and else the message names its peak.
         gap: stop once the cost is proven within this fraction of the optimum; 0 means to the end.
         seed: same input, same seed, same schedule, in any process and however busy the machine, unless the time limit ends the
             search.

@@ -115,7 +115,7 @@ class _Copied:
     """Lies among a module's attributes to be there when it is copied: PyTorch leaves out of a copy what compiled the original.
 
     Args:
-        see_to: called with a copy that has no attributes yet; it gives it one of these.
+        see_to: called with every copy, and copies of copies; they have no attributes yet.
     """
 
     def __init__(self, model: torch.nn.Module, see_to: Callable[[torch.nn.Module], None]):
@@ -127,8 +127,7 @@ class _Copied:
         if copy is None:
             return None  # something else than the module is being copied
         self._see_to(copy)
-        made: _Copied = copy.__dict__["_checkmate"]
-        return made
+        return _Copied(copy, self._see_to)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()  # a file with the module can be read without this package
@@ -200,18 +199,8 @@ def _watched(given: Any, made: Callable[..., Any], target: Any) -> Callable[...,
         return made
     own = _in_place(target)
     if own is not None:
-        _watch_copies(own)
+        own.__dict__["_checkmate"] = _Copied(own, note_left_out)
     return watch_by_name(made, target)
-
-
-def _watch_copies(model: torch.nn.Module) -> None:
-    """Whoever trains a copy of the module will be told that it is not compiled."""
-
-    def see_to(copy: torch.nn.Module) -> None:
-        note_left_out(copy)
-        _watch_copies(copy)
-
-    model.__dict__["_checkmate"] = _Copied(model, see_to)
 
 
 on_compile(_is_ours, _watched, _framed)

@@ -49,7 +49,7 @@ class Coverage:
 
     Attributes:
         name: for messages.
-        called: a call has begun, or none will come. calls: how often it was called, with gradients, through what the compiler made.
+        called: a call has begun. calls: how often it was called, with gradients, through what the compiler made.
         runs: how many planned forward passes that train ran in these calls.
         left_out: the module is a copy, and PyTorch has left out of it what compiled the original.
         warned: what the user was told already.
@@ -140,13 +140,13 @@ def coverage_of(model: torch.nn.Module) -> Coverage:
     known = _covered.get(model)
     if known is None:
         known = _covered[model] = Coverage(type(model).__name__, model)
+    known.left_out = False
     return known
 
 
 def note_left_out(copy: torch.nn.Module) -> None:
     """A module is a copy of one that was compiled, without what compiled it: whoever trains it is told."""
-    coverage = coverage_of(copy)
-    coverage.called = coverage.left_out = True
+    coverage_of(copy).left_out = True
 
 
 def compiled_models() -> list[tuple[torch.nn.Module, Coverage]]:
@@ -164,7 +164,9 @@ def more_to_come() -> bool:
 
 def _some_wait() -> bool:
     return any(
-        not coverage.called and model.training and any(parameter.requires_grad for parameter in model.parameters())
+        not (coverage.called or coverage.left_out)
+        and model.training
+        and any(parameter.requires_grad for parameter in model.parameters())
         for model, coverage in compiled_models()
     )
 
@@ -179,9 +181,7 @@ def watch_by_name(compiled: Callable[..., Any], target: Any) -> Callable[..., An
     model = _owner(target)
     if model is None:
         return Coverage(getattr(target, "__name__", type(target).__name__)).wrap(compiled)
-    coverage = coverage_of(model)
-    coverage.left_out = False
-    call: Any = coverage.wrap(compiled)
+    call: Any = coverage_of(model).wrap(compiled)
     if getattr(target, "__wrapped__", None) is model or getattr(target, "__name__", None) in ("_wrapped_call_impl", "_call_impl"):
         # Scripts ask `model.forward` which inputs the model takes.
         with suppress(TypeError, ValueError):  # it has none that Python knows of
