@@ -121,22 +121,8 @@ def _least_peak_found(graph: Graph, order: str, enough: int, tolerance: float, l
 
     if reached():
         return best, proven
-    # Greedy eviction keeps other values where ops write in their inputs, and not always better ones: both ways are tried.
-    apart = Graph([replace(op, reuses=None) for op in graph.ops], graph.values, graph.fixed_memory)
-    planners = [Greedy(problem, late)] + [Greedy(problem_of(apart), late)] * any(op.reuses is not None for op in graph.ops)
     quick = max(1 / 3, min(0.8, _LEAST_UNITS / work.limit)) if graph.num_ops > _FEW_OPS else 1.0
-
-    def by_eviction(budget: int) -> Evaluation | None:
-        found: Evaluation | None = None
-        for planner, setting in product(planners, SETTINGS):
-            one = planner.run(budget, setting, longest=8)
-            if one is not None and planner is not planners[0]:
-                one = evaluate(graph, one.sequence)
-            if one is not None and (found is None or one.peak < found.peak):
-                found = one
-            if late(quick, eviction(graph.num_ops)) or (found is not None and found.peak <= budget):
-                break
-        return found
+    greedy = _greedy_eviction(graph, lambda: late(quick, eviction(graph.num_ops)), late)
 
     def by_rounds(budget: int) -> Evaluation | None:
         search = Search(graph, budget, time_limit=max(0.1, limits.time_left()), gap=1.0, work=work.part(work.left))
@@ -161,7 +147,7 @@ def _least_peak_found(graph: Graph, order: str, enough: int, tolerance: float, l
             if best.peak > middle:
                 low = middle
 
-    bisect(by_eviction, quick)
+    bisect(greedy, quick)
     if not reached() and limits.stop():
         # On a busy machine time may be over before anything was tried: errors name better than the peak without recomputation.
         unhurried = Greedy(problem, lambda: False)
@@ -176,3 +162,30 @@ def _least_peak_found(graph: Graph, order: str, enough: int, tolerance: float, l
         bisect(nested.run, 2 / 3)
     bisect(by_rounds, 1.0)
     return best, proven
+
+
+def _greedy_eviction(graph: Graph, over: Callable[[], bool], late: Callable[[], bool]) -> Callable[[int], Evaluation | None]:
+    """Greedy eviction within a budget: the least peak of its settings, tried until one fits or it is `over`; `late` ends each."""
+    from .heuristics.greedy_eviction import SETTINGS, Greedy
+    from .representation.decoding import evaluate
+    from .representation.graph_arrays import problem_of
+
+    planners = [Greedy(problem_of(graph), late)]
+    if any(op.reuses is not None for op in graph.ops):
+        # Greedy eviction keeps other values where ops write in their inputs, and not always better ones: both ways are tried.
+        apart = Graph([replace(op, reuses=None) for op in graph.ops], graph.values, graph.fixed_memory)
+        planners.append(Greedy(problem_of(apart), late))
+
+    def by_eviction(budget: int) -> Evaluation | None:
+        found: Evaluation | None = None
+        for planner, setting in product(planners, SETTINGS):
+            one = planner.run(budget, setting, longest=8)
+            if one is not None and planner is not planners[0]:
+                one = evaluate(graph, one.sequence)
+            if one is not None and (found is None or one.peak < found.peak):
+                found = one
+            if over() or (found is not None and found.peak <= budget):
+                break
+        return found
+
+    return by_eviction
