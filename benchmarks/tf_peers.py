@@ -15,8 +15,10 @@ one right after the other; "against" is the median over the rounds of our time o
 The optimizer (SGD) and the data are the same. Note what the others change: with them batch norm updates its statistics
 twice for recomputed layers; ours does not.
 
-    python benchmarks/tf_peers.py [--model unet] [--size small|real] [--batch N] [--rounds 9] [--add] [--output tf_peers.json]
+    python benchmarks/tf_peers.py [--model unet] [--size small|real] [--batch N] [--rounds 9] [--before FOLDER] [--add]
+                                  [--output tf_peers.json]
 
+`--before` names a folder with another version of the package: what it takes under the same budgets is timed right after ours.
 Writes a table, JSON and a picture (same name, .png); with --add, networks that the JSON file has already stay in it. Exit code 1 if a way
 is faster at its own peak by more than 5% (noise), or has a lower peak than ours can reach.
 """
@@ -42,6 +44,7 @@ MEBI = 2**20
 TOLERANCE = 1.05
 SEGMENTS = (2, 3, 4, 6, 9, 14)
 SCOPES = ({"mode": "full"}, {"mode": "activations"}, {"mode": "larger_than", "output_size_threshold": 2**16})
+_ENOUGH = 2**40  # bytes that need no schedule
 SHARES = (0.75, 0.5, 0.25)  # budgets of ours between its smallest (0) and the plain peak (1)
 
 
@@ -52,6 +55,7 @@ class Way:
     Attributes:
         worker: the process that trains; None if that failed, and then `error` says why.
         peak: bytes. against: the way whose peak is this one's budget. infeasible: bytes that would do in place of the budget.
+        before: another version of the package, under the same budget.
     """
 
     name: str
@@ -64,6 +68,7 @@ class Way:
     overhead: float | None = None
     error: str | None = None
     infeasible: int | None = None
+    before: Way | None = None
     seconds: list[float] = field(default_factory=list)
 
     @property
@@ -71,7 +76,9 @@ class Way:
         return f"{self.name} {self.setting}".strip()
 
     def row(self) -> dict[str, Any]:
-        kept = {key: value for key, value in vars(self).items() if key not in ("worker", "infeasible")}
+        kept = {key: value for key, value in vars(self).items() if key not in ("worker", "infeasible", "before")}
+        if self.before is not None:
+            kept["before"] = self.before.row()
         return {**kept, "title": self.title, "median_seconds": statistics.median(self.seconds) if self.seconds else None}
 
 
@@ -79,15 +86,26 @@ class Comparison:
     """All ways of one network.
 
     Args:
-        network: name, size and batch of `tf_models.task`. alive: holds the processes.
+        network: name, size and batch of `tf_models.task`. alive: holds the processes. before: folder of another version.
     """
 
-    def __init__(self, network: Sequence[Any], alive: ExitStack, time_limit: float, segments: Sequence[int] = SEGMENTS):
+    def __init__(
+        self,
+        network: Sequence[Any],
+        alive: ExitStack,
+        time_limit: float,
+        segments: Sequence[int] = SEGMENTS,
+        before: str | None = None,
+    ):
         self.network = network
         self.alive = alive
         self.time_limit = time_limit
+        self.before = {"PYTHONPATH": before} if before is not None else {}
         with Worker("tf_ways.py") as worker:
             self.facts = worker.ask([*network, "facts", [list(segments)]])
+        if before is not None:
+            with Worker("tf_ways.py", **self.before) as worker:  # its times of ops, too, are measured while nothing else runs
+                worker.ask([*network, "ours", [_ENOUGH, time_limit]])
 
     def run(self, rounds: int) -> list[Way]:
         others = self._others()
@@ -101,7 +119,9 @@ class Comparison:
             ours = list(pool.map(lambda one: self._planned(*one), wanted))
         # What is compared goes one right after the other, now this first, now that: the machine's speed drifts within a round.
         ways = [*others, *ours]
-        order = sorted((way for way in ways if way.worker is not None), key=lambda way: way.against or way.title)
+        order = []
+        for way in sorted((way for way in ways if way.worker is not None), key=lambda way: way.against or way.title):
+            order += [way] if way.before is None or way.before.worker is None else [way, way.before]
         for number in range(rounds):
             for way in order if number % 2 else reversed(order):
                 assert way.worker is not None
@@ -126,12 +146,16 @@ class Comparison:
             if last or against is not None or way.infeasible is None:
                 break
             budget = int(1.01 * way.infeasible)
+        if self.before:
+            way.before = self._train("ours", f"before {way.setting}", [budget, self.time_limit], self.before, budget=budget)
         return way
 
-    def _train(self, name: str, setting: str, arguments: Sequence[Any], **about: Any) -> Way:
+    def _train(
+        self, name: str, setting: str, arguments: Sequence[Any], surroundings: dict[str, str] | None = None, **about: Any
+    ) -> Way:
         """A process that trains in this way; see `Training` for the arguments."""
         way = Way(name, setting, **about)
-        worker = self.alive.enter_context(Worker("tf_ways.py", TF_FORCE_GPU_ALLOW_GROWTH="true"))
+        worker = self.alive.enter_context(Worker("tf_ways.py", TF_FORCE_GPU_ALLOW_GROWTH="true", **(surroundings or {})))
         for key, value in worker.ask([*self.network, name, arguments]).items():
             setattr(way, key, value)
         if way.error is None:
@@ -156,12 +180,20 @@ def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
     kept = all(row["peak"] <= row["budget"] for row in rows if row["name"] == "ours" and row["peak"])
     passed = kept and lowest["ours"] < lowest["others"] and all(r is not None and r <= TOLERANCE for r in ratios.values())
-    return {"ours_over_other_seconds": ratios, "lowest_peak": lowest, "budgets_kept": kept, "passed": passed}
+    said = {"ours_over_other_seconds": ratios, "lowest_peak": lowest, "budgets_kept": kept, "passed": passed}
+    with_before = [row for row in rows if row["seconds"] and row.get("before") and row["before"]["seconds"]]
+    if with_before:
+        said["ours_over_before_seconds"] = {
+            row["budget"]: statistics.median(a / b for a, b in zip(row["seconds"], row["before"]["seconds"], strict=True))
+            for row in with_before
+        }
+    return said
 
 
 def table(name: str, rows: list[dict[str, Any]]) -> str:
     """Text for people."""
-    ratios = verdict(rows)["ours_over_other_seconds"]
+    said = verdict(rows)
+    ratios, before = said["ours_over_other_seconds"], said.get("ours_over_before_seconds", {})
     lines = [f"{name:22} {'budget':>8} {'peak MiB':>9} {'seconds':>8} {'ours at this peak':>18}"]
     for row in rows:
         if row["peak"] is None:
@@ -169,7 +201,9 @@ def table(name: str, rows: list[dict[str, Any]]) -> str:
             continue
         budget = f"{row['budget'] / MEBI:.1f}" if row["budget"] else ""
         ratio = ratios.get(row["title"])
-        note = f"{ratio:.2f} of its time" if ratio else ""
+        note = (
+            f"{ratio:.2f} of its time" if ratio else f"{before[row['budget']]:.2f} of before" if row["budget"] in before else ""
+        )
         lines.append(f"  {row['title']:20} {budget:>8} {row['peak'] / MEBI:9.1f} {row['median_seconds']:8.3f} {note:>18}")
     return "\n".join(lines)
 
@@ -203,6 +237,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9, help="timed steps of each way (default: 9)")
     parser.add_argument("--segments", type=int, nargs="+", default=SEGMENTS, help="numbers of segments (default: 2 3 4 6 9 14)")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each plan of ours (default: 10)")
+    parser.add_argument("--before", help="folder of another version of the package, timed under the same budgets")
     parser.add_argument("--add", action="store_true", help="keep the other networks that the output has, one run for each")
     parser.add_argument("--output", type=Path, default=Path("tf_peers.json"), help="JSON file (default: tf_peers.json)")
     options = parser.parse_args()
@@ -211,7 +246,9 @@ def main() -> int:
     for name in options.model or NAMES:
         print(f"{name} ...", file=sys.stderr, flush=True)
         with ExitStack() as alive:
-            comparison = Comparison([name, options.size, options.batch], alive, options.time_limit, options.segments)
+            comparison = Comparison(
+                [name, options.size, options.batch], alive, options.time_limit, options.segments, options.before
+            )
             rows = [way.row() for way in comparison.run(options.rounds)]
         found[name] = {"rows": rows, "verdict": verdict(rows)}
         results = {name: found[name] for name in NAMES if name in found}

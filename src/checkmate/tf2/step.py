@@ -27,9 +27,9 @@ from .plan import Plan, automatic_budget, make_plan
 from .profile import profile_ops, tf_environment
 from .trace import trace
 
-#: A plan with more room may cost this much more, for ops that run at the same time save about a tenth of the time. All that is wanted
-#: is sought, and then these parts of it.
-_LITTLE, _MORE_ROOM = 1.05, (1, 2)
+#: A plan with more room may cost this much more: against a few ops that run at the same time, all of them save about as much (see
+#: `_BLOCKS_OF` in execute.py). All the room that is wanted is sought, and then these parts of it.
+_LITTLE, _MORE_ROOM = 1.02, (1, 2, 4)
 
 #: Seconds of a step whose ops may overlap; those of a longer one are large enough to use all of the machine one by one.
 _QUICK = 1.0
@@ -239,11 +239,13 @@ class _Shaped:
             if other.plan.schedule.cost > _LITTLE * cost:
                 continue
             self.rehearse(other)
-            if other.added_in_turn is not None and other.wanted_room < best.wanted_room:
-                best = self._seen(other, other.added_in_turn)
+            if other.added_in_turn is None or other.wanted_room >= best.wanted_room:
+                yield best
+                continue
+            best = self._seen(other, other.added_in_turn)
             yield best
             for found in other.overlapped():
-                if found is not None and not found[0].wanted_room and self._total(*found) <= budget:
+                if found is not None:
                     best = self._seen(*found)
                 yield best
 
