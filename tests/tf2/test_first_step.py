@@ -141,13 +141,14 @@ def test_no_trial_begins_that_would_end_too_late(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_search_for_another_schedule_is_a_part_of_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one is sought for longer than any other."""
-    now = [0.0]
+    """The first one is sought for longer than any other, which begins with the one that was made for the nearest number of bytes."""
+    now, begun_with = [0.0], []
     monkeypatch.setattr(STEP, "_clock", lambda: now[0])
 
-    def make_plan(captured: Any, options: Any, allowance: Any, others: Any) -> Any:
+    def make_plan(captured: Any, options: Any, allowance: Any, others: Any, start: Any) -> Any:
         now[0] += 8
-        return SimpleNamespace(schedule=SimpleNamespace(cost=0.0, overhead=1.0))
+        begun_with.append(start and start.budget)
+        return SimpleNamespace(schedule=SimpleNamespace(cost=0.0, overhead=1.0, budget=allowance.limit))
 
     def rehearse(limit: int, *, whole: bool) -> None:
         now[0] += 3
@@ -159,10 +160,12 @@ def test_the_search_for_another_schedule_is_a_part_of_its_trial(monkeypatch: pyt
     shaped.captured, shaped._progress = SimpleNamespace(graph=None), SimpleNamespace(say=lambda what: None)
     shaped._left = lambda executor: 0
     shaped._began = shaped._trial_began = shaped._longest = shaped._sought = 0
-    for again, longest in ((False, 3), (True, 11), (False, 11)):
-        shaped.rehearse(shaped.make(100, 0, again=again))
+    shaped._found = []
+    for margin, again, longest in ((0, False, 3), (20, True, 11), (15, False, 11)):
+        shaped.rehearse(shaped.make(100, margin, again=again))
         assert not shaped._enough()
         assert shaped._longest == longest
+    assert begun_with == [None, 100, 80]
 
 
 @pytest.mark.parametrize("inline", [False, True])

@@ -96,7 +96,7 @@ def test_where_no_more_room_can_be_had_less_is_tried(monkeypatch: pytest.MonkeyP
     step = checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget=budget, time_limit=1, gap=0.05)
     assert step.plans[0].margin == margins[-1] < 0.2 * budget
     assert margins[0] < margins[-1] < margins[1]
-    assert len(margins) <= 5
+    assert len(margins) <= 8  # four until one fits, and as many with less room, where they cost less
     monkeypatch.setattr(EXECUTE.Executor, "rehearse", lambda executor, limit, **_: int(1.5 * limit))
     with pytest.raises(checkmate.InfeasibleBudget):
         checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget=budget + 1, time_limit=1, gap=0.05)

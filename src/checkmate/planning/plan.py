@@ -98,6 +98,7 @@ def make_plan(
     others: Sequence[Plan] = (),
     soon: bool = False,
     again: Collection[int] = (),
+    start: Schedule | None = None,
     **own: Any,
 ) -> AnyPlan:
     """Schedule a step under the budget.
@@ -108,12 +109,13 @@ def make_plan(
         soon: a fair schedule will do; the plan says whether it is `final`. Methods that are named have the time that they take.
         again: ops of the forward pass that run a second time for the backward pass, whether the budget calls for it or not. Where
             there are any, the plan is final at once.
+        start: a schedule of the same graph to begin with, as `checkmate.solve` does; methods that begin with none do without.
 
     Raises:
         InfeasibleBudget: its numbers count everything, as the user's budget does.
     """
     try:
-        schedule, final = _schedule(graph, options, allowance.limit, others, soon, again)
+        schedule, final = _schedule(graph, options, allowance.limit, others, soon, again, start)
     except InfeasibleBudget as error:
         raise allowance.of_user_error(error) from None
     return plan_of(schedule, allowance, kind, final=final, **own)
@@ -126,7 +128,13 @@ def plan_of(schedule: Schedule, allowance: Allowance, kind: type[AnyPlan], **own
 
 
 def _schedule(
-    graph: Graph, options: Options, limit: int, others: Sequence[Plan], soon: bool, again: Collection[int]
+    graph: Graph,
+    options: Options,
+    limit: int,
+    others: Sequence[Plan],
+    soon: bool,
+    again: Collection[int],
+    start: Schedule | None,
 ) -> tuple[Schedule, bool]:
     """A schedule, and whether it is final."""
     problem = with_second_runs(graph, again)
@@ -137,7 +145,9 @@ def _schedule(
         return ported
     if soon and options.method == "auto":
         return first_cached(graph, limit, **options.search())
-    return solve_cached(graph, limit, **options.search()), True
+    start = start if options.method == "auto" else None
+    # The next process has nothing to begin with: what this one finds is kept for it, or it would find another schedule.
+    return solve_cached(graph, limit, start=start, keep_always=start is not None, **options.search()), True
 
 
 def _ported(graph: Graph, limit: int, others: Sequence[Plan]) -> tuple[Schedule, bool] | None:

@@ -11,6 +11,7 @@ from .. import planning
 from ..errors import BudgetError, InfeasibleBudget
 from ..planning import Allowance, Options, accelerator_budget, host_budget
 from ..planning.plan_cache import least_cached
+from ..schedule import Schedule
 from .capture import Captured
 from .former_values import LITTLE, FormerValues
 from .replay import Run, peak_of, replay
@@ -43,16 +44,19 @@ def automatic_budget() -> int:
     return host_budget()
 
 
-def make_plan(captured: Captured, options: Options, allowance: Allowance, others: Sequence[Plan] = ()) -> Plan:
+def make_plan(
+    captured: Captured, options: Options, allowance: Allowance, others: Sequence[Plan] = (), start: Schedule | None = None
+) -> Plan:
     """Schedule a step under the budget.
 
     Args:
         others: plans at other shapes. Where the step is the same op by op, a schedule of theirs that fits is taken as it is.
+        start: a schedule of the same step to begin with.
 
     Raises:
         InfeasibleBudget: its numbers count everything, as the user's budget does.
     """
-    plan = planning.make_plan(captured.graph, options, allowance, Plan, others)
+    plan = planning.make_plan(captured.graph, options, allowance, Plan, others, start=start)
     plan.runs = replay(captured, plan.schedule.steps)
     peak = peak_of(captured, plan.runs)
     too_much = allowance.limit + allowance.limit // LITTLE

@@ -17,6 +17,7 @@ from ..planning import FREE, Allowance, Margins, OpCost
 from ..planning.progress import PlanningProgress
 from ..planning.rehearsal import SPARE, Policy
 from ..planning.rehearsal_cache import Notebook
+from ..schedule import Schedule
 from .calls import find_calls
 from .capture import Captured, capture, planned_ops
 from .execute import Executor
@@ -167,6 +168,7 @@ class _Shaped:
         self._most_added = 0  # bytes that a step added under the present executor
         self._began = self._trial_began = _clock()
         self._sought = 0.0  # seconds in which further schedules were sought since the last trial
+        self._found: list[tuple[int, Schedule]] = []  # schedules by the bytes that they were made for
         self._longest = 0.0  # seconds of a trial, with the search for its schedule
         with PlanningProgress(owner.name, owner.options.progress) as self._progress:
             self._plan(specs, margin)
@@ -206,12 +208,15 @@ class _Shaped:
         options = replace(options, time_limit=options.search_seconds)
         if again:
             options = replace(options, time_limit=options.time_limit / _AGAIN, gap=max(options.gap, _NEAR))
+        allowance = Allowance(budget, options.reserved_bytes(), margin)
+        nearest = min(self._found, key=lambda found: abs(found[0] - allowance.limit), default=(0, None))[1]
         self._progress.say("looking for a schedule" + (" with other room" if again else ""))
         began = _clock()
         try:
-            plan = make_plan(self.captured, options, Allowance(budget, options.reserved_bytes(), margin), others)
+            plan = make_plan(self.captured, options, allowance, others, nearest)
         finally:
             self._sought += _clock() - began if again else 0.0
+        self._found.append((allowance.limit, plan.schedule))
         return Executor(self.captured, plan, overlap=plan.schedule.cost <= _QUICK)
 
     def rehearse(self, candidate: Executor, *, whole: bool = False) -> int | None:

@@ -369,7 +369,7 @@ def make_step_plan(
     allowance = allowance_of(joined.graph)
     limit, room = allowance.limit, allowance.total - allowance.margin
     twice = checkpointed(joined, captured) if options.keep_checkpoints else ()
-    own = {"device": device, "num_graphs": graphs, "of": options.of}
+    own: dict[str, Any] = {"device": device, "num_graphs": graphs, "of": options.of}
     made = None
     for _ in range(_TRIES):
         plan = make_plan(joined.graph, options, allowance, Plan, others, soon, twice, **own)
