@@ -37,14 +37,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from worker import Worker
+from worker import Worker, quartiles_of_ratios
 
 NAMES = ("vgg19", "resnet50", "mobilenet", "unet", "transformer")
 MEBI = 2**20
 TOLERANCE = 1.05
 SEGMENTS = (2, 3, 4, 6, 9, 14)
 SCOPES = ({"mode": "full"}, {"mode": "activations"}, {"mode": "larger_than", "output_size_threshold": 2**16})
-_ENOUGH = 2**40  # bytes that need no schedule
+ENOUGH = 2**40  # bytes that need no schedule
 SHARES = (0.75, 0.5, 0.25)  # budgets of ours between its smallest (0) and the plain peak (1)
 
 
@@ -105,7 +105,7 @@ class Comparison:
             self.facts = worker.ask([*network, "facts", [list(segments)]])
         if before is not None:
             with Worker("tf_ways.py", **self.before) as worker:  # its times of ops, too, are measured while nothing else runs
-                worker.ask([*network, "ours", [_ENOUGH, time_limit]])
+                worker.ask([*network, "ours", [ENOUGH, time_limit]])
 
     def run(self, rounds: int) -> list[Way]:
         others = self._others()
@@ -119,9 +119,8 @@ class Comparison:
             ours = list(pool.map(lambda one: self._planned(*one), wanted))
         # What is compared goes one right after the other, now this first, now that: the machine's speed drifts within a round.
         ways = [*others, *ours]
-        order = []
-        for way in sorted((way for way in ways if way.worker is not None), key=lambda way: way.against or way.title):
-            order += [way] if way.before is None or way.before.worker is None else [way, way.before]
+        together = sorted(ways, key=lambda way: way.against or way.title)
+        order = [one for way in together for one in (way, way.before) if one is not None and one.worker is not None]
         for number in range(rounds):
             for way in order if number % 2 else reversed(order):
                 assert way.worker is not None
@@ -184,8 +183,7 @@ def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
     with_before = [row for row in rows if row["seconds"] and row.get("before") and row["before"]["seconds"]]
     if with_before:
         said["ours_over_before_seconds"] = {
-            row["budget"]: statistics.median(a / b for a, b in zip(row["seconds"], row["before"]["seconds"], strict=True))
-            for row in with_before
+            row["budget"]: quartiles_of_ratios(row["seconds"], row["before"]["seconds"])[1] for row in with_before
         }
     return said
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -79,6 +80,9 @@ def test_an_understatement_leads_to_a_new_plan(
 
 def test_where_no_more_room_can_be_had_less_is_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """How much a plan takes beyond what is modelled is a matter of chance: here only plans with little room do."""
+    monkeypatch.setattr(
+        sys.modules["checkmate.planning.rehearsal"], "_CHEAPER", math.inf
+    )  # less than what fits is another test's
     monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
     case = CASES["conv"]()
     model = case.make()
@@ -96,7 +100,7 @@ def test_where_no_more_room_can_be_had_less_is_tried(monkeypatch: pytest.MonkeyP
     step = checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget=budget, time_limit=1, gap=0.05)
     assert step.plans[0].margin == margins[-1] < 0.2 * budget
     assert margins[0] < margins[-1] < margins[1]
-    assert len(margins) <= 8  # four until one fits, and as many with less room, where they cost less
+    assert len(margins) <= 5
     monkeypatch.setattr(EXECUTE.Executor, "rehearse", lambda executor, limit, **_: int(1.5 * limit))
     with pytest.raises(checkmate.InfeasibleBudget):
         checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget=budget + 1, time_limit=1, gap=0.05)

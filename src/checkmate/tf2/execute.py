@@ -34,7 +34,7 @@ MODES = ("sparse", "full", "eager")
 _PARTS = (40, 12, 6)
 
 #: Where not all ops can overlap, those do that ask for blocks of at most this part of the largest, or the next: against ops one by one,
-#: steps of four small networks took 0.93 to 0.96 of the time with all of them, and 0.94 to 0.97, 0.95 to 0.98 and 0.96 to 1.01 with these.
+#: steps of four small networks took 0.93 to 0.96 of the time with all of them, and 0.94 to 0.97, 0.94 to 0.98 and 0.93 to 0.99 with these.
 _BLOCKS_OF = (2, 4, 8)
 
 #: Steps had better leave this part of the budget free when they are tried out, and the largest block of memory that one of the ops asks

@@ -229,9 +229,7 @@ class _Shaped:
         """Let ops overlap. Where the plan is just within the budget: one with more room may cost little. Then chance hardly ever takes a
         step above the budget, and all ops may overlap."""
         best, budget = candidate, candidate.plan.budget
-        for found in candidate.overlapped():
-            if found is not None:
-                best = self._seen(*found)
+        for best in self._overlapped(candidate):
             yield best
         unit, cost = budget // SPARE, candidate.plan.schedule.cost
         for part in _MORE_ROOM:
@@ -249,10 +247,16 @@ class _Shaped:
                 continue
             best = self._seen(other, other.added_in_turn)
             yield best
-            for found in other.overlapped():
-                if found is not None:
-                    best = self._seen(*found)
+            for best in self._overlapped(other):
                 yield best
+
+    def _overlapped(self, candidate: Executor) -> Iterator[Executor]:
+        """Try out ops that overlap: after each trial the same plan with them, once it is seen to keep to the budget, or without."""
+        best = candidate
+        for found in candidate.overlapped():
+            if found is not None:
+                best = self._seen(*found)
+            yield best
 
     def _seen(self, executor: Executor, added: int) -> Executor:
         executor.plan.rehearsed_peak = self._total(executor, added)
