@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -20,6 +22,7 @@ from checkmate.tf2.overlap import one_by_one, overlapping
 from checkmate.tf2.plan import make_plan
 from checkmate.tf2.priority import in_order_of_priority, prioritized
 from checkmate.tf2.replay import peak_of, replay
+from checkmate.tf2.step import _Shaped
 from checkmate.tf2.trace import is_fixed
 from tf2_models import captured_case
 
@@ -222,3 +225,24 @@ def test_any_order_of_priority_is_topological(seed: int) -> None:
     assert sorted(order) == sorted(before)
     place = {name: number for number, name in enumerate(order)}
     assert all(place[other] < place[name] for name, others in before.items() for other in others)
+
+
+@pytest.mark.parametrize(
+    ("cost", "seconds", "taken"),
+    [(1.01, 2.0, True), (1.04, 0.9, True), (1.04, 0.99, False), (1.04, None, False), (1.06, 0.5, False)],
+)
+def test_a_plan_with_more_room_costs_little_or_is_quicker(cost: float, seconds: float | None, taken: bool) -> None:
+    def executor(cost: float, seconds: float | None, wanted: int) -> Any:
+        plan = SimpleNamespace(budget=3300, margin=100, schedule=SimpleNamespace(cost=cost))
+        return SimpleNamespace(plan=plan, seconds=seconds, wanted_room=wanted, added_in_turn=1)
+
+    first, other = executor(1.0, 1.0, 50), executor(cost, seconds, 0)
+    shaped: Any = object.__new__(_Shaped)
+    asked: list[int] = []
+    shaped.make = lambda budget, margin, again: asked.append(margin) or other
+    shaped.rehearse = lambda candidate: None
+    shaped._seen = lambda candidate, added: candidate
+    shaped._overlapped = lambda candidate: iter(())
+    best = list(shaped.improve(first))[-1:] or [first]
+    assert best == [other if taken else first]
+    assert asked[0] == 200  # what is wanted, in whole parts of the budget

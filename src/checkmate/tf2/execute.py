@@ -56,6 +56,10 @@ _MOST_WASTE = 128 * 2**20
 #: Where ops run one by one, so many times at most.
 _IN_TURN = 4
 
+#: How long a run takes is known after more runs than this, from the quickest part of so many: others on a machine make some runs longer,
+#: and the first one makes the function.
+_SELDOM = 4
+
 
 class Executor:
     """Runs one plan.
@@ -66,6 +70,7 @@ class Executor:
     Attributes:
         measured: a step of it has been measured.
         added_in_turn: bytes that it adds at its peak when ops run one by one; None if that was not tried out.
+        seconds: that a run took when it was tried out; None if it was run too seldom for that.
     """
 
     def __init__(self, captured: Captured, plan: Plan, overlap: bool):
@@ -73,6 +78,7 @@ class Executor:
         self.plan = plan
         self.measured = False
         self.added_in_turn: int | None = None
+        self.seconds: float | None = None
         # On a GPU ops go one by one in any case; without oneDNN what a convolution takes depends on what runs beside it; and
         # TensorFlow's rewriting would merge copies of an op that wait for the same.
         on_cpu = default_device() == "CPU:0" and onednn_is_on()
@@ -228,10 +234,13 @@ class Executor:
         while self.mode != "eager":
             function = self._graph(dry=True)
             most, least, unmade = self._least, 0, traced.constant_bytes
+            took: list[float] = []
             try:
                 for batch in _batches(inputs, *rounds):
+                    began = time.perf_counter()
                     with measure() as seen:
                         kept.append(self._call(function, batch))
+                    took.append(time.perf_counter() - began)
                     taken = (seen.added or 0) - unmade + self._left_out + self.uncounted + self._moving
                     most, least, unmade = max(most, taken), min(least or taken, taken), 0
                     if not whole and (most > limit or (most <= enough_below and not self.overlaps)):
@@ -243,6 +252,7 @@ class Executor:
                     return None  # it does not run on zeros
                 self._give_up()
             else:
+                self.seconds = sorted(took[1:])[len(took) // _SELDOM] if len(took) > _SELDOM else None
                 # Of what differs from count to count the next step may bring more; ops that overlap are counted often.
                 return most if self.overlaps or most > limit else most + (most - max(least, self._least)) // 2
         return None

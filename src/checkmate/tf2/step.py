@@ -28,9 +28,9 @@ from .plan import Plan, automatic_budget, make_plan
 from .profile import profile_ops, tf_environment
 from .trace import trace
 
-#: A plan with more room may cost this much more: against a few ops that run at the same time, all of them save about as much (see
-#: `_BLOCKS_OF` in execute.py). All the room that is wanted is sought, and then these parts of it.
-_LITTLE, _MORE_ROOM = 1.02, (1, 2, 4)
+#: A plan with more room may cost this much more, whatever it brings; or this much if it is quicker all the same where it is tried out, by
+#: this factor at least, since more of its ops overlap. All the room that is wanted is sought, and then these parts of it.
+_LITTLE, _MUCH, _QUICKER, _MORE_ROOM = 1.02, 1.05, 0.98, (1, 2, 4)
 
 #: Seconds of a step whose ops may overlap; those of a longer one are large enough to use all of the machine one by one.
 _QUICK = 1.0
@@ -146,6 +146,10 @@ def _spec(tensor: Any) -> tf.TensorSpec:
     return spec
 
 
+def _is_quicker(executor: Executor, other: Executor) -> bool:
+    return executor.seconds is not None and other.seconds is not None and executor.seconds <= _QUICKER * other.seconds
+
+
 def _warn_of_unknown_sizes(tensors: Sequence[tf.Tensor]) -> None:
     if tensors:
         warnings.warn(
@@ -226,8 +230,8 @@ class _Shaped:
         return None if added is None else self._total(candidate, added)
 
     def improve(self, candidate: Executor) -> Iterator[Executor]:
-        """Let ops overlap. Where the plan is just within the budget: one with more room may cost little. Then chance hardly ever takes a
-        step above the budget, and all ops may overlap."""
+        """Let ops overlap. Where the plan is just within the budget: one with more room may cost little, or be quicker. Then chance
+        hardly ever takes a step above the budget, and all ops may overlap."""
         best, budget = candidate, candidate.plan.budget
         for best in self._overlapped(candidate):
             yield best
@@ -239,16 +243,19 @@ class _Shaped:
                 other = self.make(budget, best.plan.margin + -(-best.wanted_room // (part * unit)) * unit, again=True)
             except InfeasibleBudget:
                 continue
-            if other.plan.schedule.cost > _LITTLE * cost:
+            if other.plan.schedule.cost > _MUCH * cost:
                 continue
             self.rehearse(other)
             if other.added_in_turn is None or other.wanted_room >= best.wanted_room:
                 yield best
                 continue
-            best = self._seen(other, other.added_in_turn)
-            yield best
-            for best in self._overlapped(other):
+            quickest = other = self._seen(other, other.added_in_turn)
+            for found in self._overlapped(other):
+                quickest = found
                 yield best
+            if other.plan.schedule.cost <= _LITTLE * cost or _is_quicker(quickest, best):
+                best = quickest
+            yield best
 
     def _overlapped(self, candidate: Executor) -> Iterator[Executor]:
         """Try out ops that overlap: after each trial the same plan with them, once it is seen to keep to the budget, or without."""
