@@ -228,21 +228,33 @@ def test_any_order_of_priority_is_topological(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cost", "seconds", "taken"),
-    [(1.01, 2.0, True), (1.04, 0.9, True), (1.04, 0.97, False), (1.04, None, False), (1.06, 0.5, False)],
+    ("cost", "before", "seconds", "tried", "taken"),
+    [
+        (1.01, 1.0, 2.0, True, True),
+        (1.01, None, None, True, True),
+        (1.04, 1.0, 0.9, True, True),
+        (1.04, 1.0, 0.97, True, False),
+        (1.04, 1.0, None, True, False),
+        (1.04, None, 0.5, False, False),  # nobody could tell
+        (1.06, 1.0, 0.5, False, False),
+    ],
 )
-def test_a_plan_with_more_room_costs_little_or_is_quicker(cost: float, seconds: float | None, taken: bool) -> None:
+def test_a_plan_with_more_room_costs_little_or_is_quicker(
+    cost: float, before: float | None, seconds: float | None, tried: bool, taken: bool
+) -> None:
     def executor(cost: float, seconds: float | None, wanted: int) -> Any:
         plan = SimpleNamespace(budget=3300, margin=100, schedule=SimpleNamespace(cost=cost))
-        return SimpleNamespace(plan=plan, seconds=seconds, wanted_room=wanted, added_in_turn=1)
+        return SimpleNamespace(plan=plan, rehearsed_seconds=seconds, wanted_room=wanted, added_in_turn=1)
 
-    first, other = executor(1.0, 1.0, 50), executor(cost, seconds, 0)
+    first, other = executor(1.0, before, 50), executor(cost, seconds, 0)
     shaped: Any = object.__new__(_Shaped)
     asked: list[int] = []
+    rehearsed: list[Any] = []
     shaped.make = lambda budget, margin, again: asked.append(margin) or other
-    shaped.rehearse = lambda candidate: None
+    shaped.rehearse = rehearsed.append
     shaped._seen = lambda candidate, added: candidate
     shaped._overlapped = lambda candidate: iter(())
     best = list(shaped.improve(first))[-1:] or [first]
     assert best == [other if taken else first]
     assert asked[0] == 200  # what is wanted, in whole parts of the budget
+    assert bool(rehearsed) == tried

@@ -56,8 +56,8 @@ _MOST_WASTE = 128 * 2**20
 #: Where ops run one by one, so many times at most.
 _IN_TURN = 4
 
-#: How long a run takes is known after more runs than this, from the quickest part of so many: others on a machine make some runs longer,
-#: and the first one makes the function.
+#: How long a run takes is told by the quicker ones among more runs than this, without the first, which makes the function: some take
+#: longer because of what else goes on on the machine.
 _SELDOM = 4
 
 
@@ -70,7 +70,7 @@ class Executor:
     Attributes:
         measured: a step of it has been measured.
         added_in_turn: bytes that it adds at its peak when ops run one by one; None if that was not tried out.
-        seconds: that a run took when it was tried out; None if it was run too seldom for that.
+        rehearsed_seconds: of a run when it was tried out; None if it ran too seldom for that.
     """
 
     def __init__(self, captured: Captured, plan: Plan, overlap: bool):
@@ -78,7 +78,7 @@ class Executor:
         self.plan = plan
         self.measured = False
         self.added_in_turn: int | None = None
-        self.seconds: float | None = None
+        self.rehearsed_seconds: float | None = None
         # On a GPU ops go one by one in any case; without oneDNN what a convolution takes depends on what runs beside it; and
         # TensorFlow's rewriting would merge copies of an op that wait for the same.
         on_cpu = default_device() == "CPU:0" and onednn_is_on()
@@ -252,7 +252,7 @@ class Executor:
                     return None  # it does not run on zeros
                 self._give_up()
             else:
-                self.seconds = sorted(took[1:])[len(took) // _SELDOM] if len(took) > _SELDOM else None
+                self.rehearsed_seconds = sorted(took[1:])[len(took) // 4] if len(took) > _SELDOM else None
                 # Of what differs from count to count the next step may bring more; ops that overlap are counted often.
                 return most if self.overlaps or most > limit else most + (most - max(least, self._least)) // 2
         return None

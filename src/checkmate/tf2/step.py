@@ -28,10 +28,13 @@ from .plan import Plan, automatic_budget, make_plan
 from .profile import profile_ops, tf_environment
 from .trace import trace
 
-#: A plan with more room may cost this much more, whatever it brings; or this much if it is quicker all the same where it is tried out, by
-#: this factor at least, since more of its ops overlap: with 0.98, steps of the small U-Net at 110 MiB took 1.05 of the time, for two
-#: trials of one plan differ by that much. All the room that is wanted is sought, and then these parts of it.
-_LITTLE, _MUCH, _QUICKER, _MORE_ROOM = 1.02, 1.05, 0.95, (1, 2, 4)
+#: A plan with more room may cost this much more: against a few ops that run at the same time, all of them save about as much (see
+#: `_BLOCKS_OF` in execute.py). All the room that is wanted is sought, and then these parts of it.
+_LITTLE, _MORE_ROOM = 1.02, (1, 2, 4)
+
+#: It may cost this much more where its runs take no more than such a part of the time when both are tried out. With 0.98 for it, steps of
+#: the small U-Net in `benchmarks/tf_peers.py` took 1.05 of the time at 110 MiB: two trials of one plan differ by as much.
+_MUCH, _QUICKER = 1.05, 0.95
 
 #: Seconds of a step whose ops may overlap; those of a longer one are large enough to use all of the machine one by one.
 _QUICK = 1.0
@@ -148,7 +151,8 @@ def _spec(tensor: Any) -> tf.TensorSpec:
 
 
 def _is_quicker(executor: Executor, other: Executor) -> bool:
-    return executor.seconds is not None and other.seconds is not None and executor.seconds <= _QUICKER * other.seconds
+    seconds, others = executor.rehearsed_seconds, other.rehearsed_seconds
+    return seconds is not None and others is not None and seconds <= _QUICKER * others
 
 
 def _warn_of_unknown_sizes(tensors: Sequence[tf.Tensor]) -> None:
@@ -244,18 +248,19 @@ class _Shaped:
                 other = self.make(budget, best.plan.margin + -(-best.wanted_room // (part * unit)) * unit, again=True)
             except InfeasibleBudget:
                 continue
-            if other.plan.schedule.cost > _MUCH * cost:
+            little = other.plan.schedule.cost <= _LITTLE * cost
+            if not little and (other.plan.schedule.cost > _MUCH * cost or best.rehearsed_seconds is None):
                 continue
             self.rehearse(other)
             if other.added_in_turn is None or other.wanted_room >= best.wanted_room:
                 yield best
                 continue
-            quickest = other = self._seen(other, other.added_in_turn)
-            for found in self._overlapped(other):
-                quickest = found
+            with_room = self._seen(other, other.added_in_turn)
+            for found in self._overlapped(with_room):
+                with_room = found
                 yield best
-            if other.plan.schedule.cost <= _LITTLE * cost or _is_quicker(quickest, best):
-                best = quickest
+            if little or _is_quicker(with_room, best):
+                best = with_room
             yield best
 
     def _overlapped(self, candidate: Executor) -> Iterator[Executor]:
