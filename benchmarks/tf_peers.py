@@ -8,8 +8,8 @@
   smallest that works.
 
 Every way trains in a process of its own, as it would for a user; all of them stay alive until their network is done. A peak is the
-most bytes that TensorFlow's allocator had in use in a step, beyond what was there before it, plus the step's inputs and variables, the
-latter with what their blocks of memory are larger than they are.
+most bytes that TensorFlow's allocator had in use in one of nine steps, each with a new batch, beyond what was there before it, plus the
+step's inputs and variables, the latter with what their blocks of memory are larger than they are.
 Times are medians over rounds in which every way takes two steps, of which the second is timed, ours and what it is compared with
 one right after the other; "against" is the median over the rounds of our time over the other's, at a budget of the other's peak.
 The optimizer (SGD) and the data are the same. Note what the others change: with them batch norm updates its statistics
@@ -18,7 +18,8 @@ twice for recomputed layers; ours does not.
     python benchmarks/tf_peers.py [--model unet] [--size small|real] [--batch N] [--rounds 9] [--before FOLDER] [--add]
                                   [--output tf_peers.json]
 
-`--before` names a folder with another version of the package: what it takes under the same budgets is timed right after ours.
+`--before` names a folder with another version of the package: what it takes under the same budgets is timed right after ours, and
+compared with it where it keeps to the budget.
 Writes a table, JSON and a picture (same name, .png); with --add, networks that the JSON file has already stay in it. Exit code 1 if a way
 is faster at its own peak by more than 5% (noise), or has a lower peak than ours can reach.
 """
@@ -182,6 +183,8 @@ def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
     said = {"ours_over_other_seconds": ratios, "lowest_peak": lowest, "budgets_kept": kept, "passed": passed}
     with_before = [row for row in rows if row["seconds"] and row.get("before") and row["before"]["seconds"]]
     if with_before:
+        said["budgets_kept_before"] = sum(row["before"]["peak"] <= row["budget"] for row in with_before)
+        with_before = [row for row in with_before if row["before"]["peak"] <= row["budget"]]
         said["ours_over_before_seconds"] = {
             row["budget"]: quartiles_of_ratios(row["seconds"], row["before"]["seconds"])[1] for row in with_before
         }

@@ -1,6 +1,6 @@
 """One way to train a network, in a process of its own: what tf_peers.py compares.
 
-The process reads requests as lines of JSON, the way first, and answers each with a line: the peak of the way's fourth step,
+The process reads requests as lines of JSON, the way first, and answers each with a line: the peak of the way's steps,
 and then for every further request the seconds of a step, which follows one that is not timed.
 """
 
@@ -15,6 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from worker import environment
+
+#: Steps until a peak is known, and those of them that only prepare.
+STEPS, PREPARING = 12, 3
 
 
 class Training:
@@ -38,14 +41,24 @@ class Training:
         return Meter([v.value for v in (*model.variables, *self.optimizer.variables)], (self.x, self.y))
 
     def measured(self, step: Callable[[Any, Any], Any], meter: Any) -> dict[str, int]:
-        """The peak of the fourth step, in bytes: the first prepares; ours may plan again after those that follow."""
+        """The peak of the fourth step and those behind it, in bytes: the first prepares; ours may plan again after those that follow.
+
+        Each of those has a batch of its own, somewhere else in the allocator's memory, which changes what blocks the step finds there.
+        """
+        import tensorflow as tf
+        from tf_models import tensor_bytes
+
         from checkmate.tf2 import measure
 
-        for _ in range(4):
+        peaks = []
+        for number in range(STEPS):
+            first = number < PREPARING
+            batch = (self.x, self.y) if first else tuple(tf.raw_ops.DeepCopy(x=tensor) for tensor in (self.x, self.y))
             gc.collect()
             with measure("CPU:0") as seen:
-                step(self.x, self.y)
-        return {"peak": meter.peak(seen)}
+                step(*batch)
+            peaks.append(meter.peak(seen) - (0 if first else tensor_bytes(batch)))  # the meter counts one batch
+        return {"peak": max(peaks[PREPARING:])}
 
     def trained(
         self, model: Any, forward: Callable[[Any], Any] | None = None

@@ -73,6 +73,17 @@ def test_verdict(load: Any, planned: list[Any], passed: bool) -> None:
     assert "segments 3" in peers.table("made up", rows)
 
 
+def test_a_version_that_passes_a_budget_is_not_compared_there(load: Any) -> None:
+    """It would be compared with one that has less memory."""
+    rows = [row("plain", 100, [1.0] * 3), row("segments 3", 60, [1.25] * 3)]
+    for budget, others_peak in ((80, 81), (50, 50)):
+        ours = row(f"ours {budget}", budget, [1.2] * 3, budget)
+        rows.append({**ours, "before": row(f"ours before {budget}", others_peak, [1.0] * 3, budget)})
+    said = load("tf_peers").verdict(rows)
+    assert said["ours_over_before_seconds"] == {50: 1.2}
+    assert said["budgets_kept_before"] == 1
+
+
 @pytest.mark.parametrize("name", ["keras_first_step", "tf_exact", "tf_oom", "tf_peers", "tf_snippet", "tf_ways"])
 def test_every_script_has_what_it_imports(load: Any, name: str) -> None:
     assert callable(load(name).main)
