@@ -181,12 +181,12 @@ def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
     kept = all(row["peak"] <= row["budget"] for row in rows if row["name"] == "ours" and row["peak"])
     passed = kept and lowest["ours"] < lowest["others"] and all(r is not None and r <= TOLERANCE for r in ratios.values())
     said = {"ours_over_other_seconds": ratios, "lowest_peak": lowest, "budgets_kept": kept, "passed": passed}
-    with_before = [row for row in rows if row["seconds"] and row.get("before") and row["before"]["seconds"]]
-    if with_before:
-        said["budgets_kept_before"] = sum(row["before"]["peak"] <= row["budget"] for row in with_before)
-        with_before = [row for row in with_before if row["before"]["peak"] <= row["budget"]]
+    before = [row for row in rows if row["seconds"] and row.get("before") and row["before"]["seconds"]]
+    if before:
+        kept_before = [row for row in before if row["before"]["peak"] <= row["budget"]]
+        said["budgets_kept_before"] = len(kept_before)
         said["ours_over_before_seconds"] = {
-            row["budget"]: quartiles_of_ratios(row["seconds"], row["before"]["seconds"])[1] for row in with_before
+            row["budget"]: quartiles_of_ratios(row["seconds"], row["before"]["seconds"])[1] for row in kept_before
         }
     return said
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from worker import environment
 
-#: Steps until a peak is known, and those of them that only prepare.
+#: Steps until a peak is known, and those of them that only prepare: the first makes the function, and ours may plan again after it.
 STEPS, PREPARING = 12, 3
 
 
@@ -29,7 +29,8 @@ class Training:
         from tf_models import task
 
         self.task = task(network, size, batch)
-        self.x, self.y = (tf.constant(array) for array in self.task.batch(0))
+        # Copies: a constant may lie outside of the allocator's memory.
+        self.x, self.y = (tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in self.task.batch(0))
         self.optimizer = keras.optimizers.SGD(0.01)
         self.keras = keras
 
@@ -41,23 +42,21 @@ class Training:
         return Meter([v.value for v in (*model.variables, *self.optimizer.variables)], (self.x, self.y))
 
     def measured(self, step: Callable[[Any, Any], Any], meter: Any) -> dict[str, int]:
-        """The peak of the fourth step and those behind it, in bytes: the first prepares; ours may plan again after those that follow.
+        """The peak of the steps behind those that prepare, in bytes.
 
-        Each of those has a batch of its own, somewhere else in the allocator's memory, which changes what blocks the step finds there.
+        Each has a batch of its own, somewhere else in the allocator's memory, which changes what blocks the step finds there.
         """
         import tensorflow as tf
-        from tf_models import tensor_bytes
 
         from checkmate.tf2 import measure
 
         peaks = []
-        for number in range(STEPS):
-            first = number < PREPARING
-            batch = (self.x, self.y) if first else tuple(tf.raw_ops.DeepCopy(x=tensor) for tensor in (self.x, self.y))
+        for _ in range(STEPS):
+            self.x, self.y = (tf.raw_ops.DeepCopy(x=tensor) for tensor in (self.x, self.y))
             gc.collect()
             with measure("CPU:0") as seen:
-                step(*batch)
-            peaks.append(meter.peak(seen) - (0 if first else tensor_bytes(batch)))  # the meter counts one batch
+                step(self.x, self.y)
+            peaks.append(meter.peak(seen))
         return {"peak": max(peaks[PREPARING:])}
 
     def trained(
