@@ -44,6 +44,8 @@ class Rehearsal:
         self.made: list[Made] = []
         self.better: list[Made] = []
         self.takes_under: Callable[[int, int], int] = lambda budget, more: more
+        self.takes_in_order: dict[int, int] = {}  # by the number of an order; the plan has no others
+        self.orders: list[int] = []
 
     def make(self, budget: int, margin: int, *, again: bool) -> Made:
         self.margins.append(margin)
@@ -54,10 +56,18 @@ class Rehearsal:
     def rehearse(self, candidate: Made, *, whole: bool = False) -> int | None:
         self.rehearsed.append(candidate.plan.margin)
         candidate.way = "as rehearsed"
+        if candidate.plan.variant:
+            self.orders.append(candidate.plan.variant)
+            return candidate.plan.modelled_peak + self.takes_in_order[candidate.plan.variant]
         more = self.takes(candidate.plan.margin)
         if more is not None:
             more = self.takes_under(candidate.plan.budget, more)
         return None if more is None else candidate.plan.modelled_peak + more
+
+    def vary(self, candidate: Made, order: int) -> Made | None:
+        if order not in self.takes_in_order:
+            return None
+        return Made(replace(candidate.plan, variant=order), candidate.again)
 
     def improve(self, candidate: Made) -> Iterator[Made]:
         yield from self.better
@@ -99,6 +109,34 @@ def test_no_more_room_is_left_than_is_needed() -> None:
     costly = make_plan(GRAPH, Options(gap=0.05), Allowance(BUDGET, margin=5000), Plan)
     assert 1000 <= plan.margin < 4000
     assert plan.schedule.cost < costly.schedule.cost
+
+
+def test_other_orders_are_tried_before_more_room_is_left() -> None:
+    stage, chosen = policy(lambda margin: 1000)
+    stage.takes_in_order = {1: 980, 2: 100, 3: 0}
+    plan = chosen.choose().plan
+    assert (plan.margin, plan.variant) == (BUDGET // SPARE, 2)
+    assert stage.margins == [BUDGET // SPARE]
+    assert stage.orders == [1, 2], "until one keeps to the budget"
+    _, again = policy(lambda margin: pytest.fail("was tried out again"))
+    again._rehearser.takes_in_order = stage.takes_in_order  # type: ignore[attr-defined]
+    known = again.choose()
+    assert (known.plan.variant, known.again, known.plan.rehearsed_peak) == (2, False, plan.rehearsed_peak)
+
+
+def test_where_no_order_will_do_the_best_of_them_says_how_much_more_room() -> None:
+    stage, chosen = policy(lambda margin: 1400 if margin < 1000 else 0)
+    stage.takes_in_order = dict.fromkeys(range(1, 20), 1300) | {4: 1000}
+    chosen.choose()
+    assert stage.orders[:6] == [1, 2, 3, 4, 5, 6]
+    assert 1000 <= stage.margins[1] < 1300
+
+
+def test_no_other_order_is_tried_far_above_the_budget() -> None:
+    stage, chosen = policy(lambda margin: 2500 if margin < 2000 else 0)
+    stage.takes_in_order = {1: 0}
+    chosen.choose()
+    assert stage.rehearsed[1] > stage.rehearsed[0], "a plan with more room at once"
 
 
 def test_a_plan_just_within_the_budget_is_taken_where_there_is_no_more_room() -> None:

@@ -228,6 +228,27 @@ def test_a_step_above_the_budget_ends_overlap(monkeypatch: pytest.MonkeyPatch, t
     assert identical(state(model, optimizer), expected)
 
 
+def test_overlap_ends_before_the_budget_is_passed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A step takes more than half of what was left free for chance: nothing is said, and ops run one by one."""
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(STEP, "_QUICK", float("inf"))
+    case = CASES["conv"]()
+    step = checkmate.tf2.compile(case.make(), case.loss, case.optimizer(), case.x, case.y, budget="90%", time_limit=1, gap=0.05)
+    (shaped,) = step._step._steps.values()
+    (plan,) = step.plans
+    step(case.x, case.y)
+    fixed, room = shaped._total(shaped.executor, shaped.executor.uncounted), shaped.executor.room_for_chance
+    assert 0 < room < plan.budget // 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for part, overlaps in ((0.6, True), (0.4, False)):
+            added = plan.budget - fixed - int(part * room)
+            monkeypatch.setattr(STEP, "watch", lambda *_, added=added: nullcontext(Measurement(0, added)))
+            step(case.x, case.y)
+            assert shaped.executor.overlaps == overlaps
+    assert step.plans == [plan]
+
+
 def test_a_later_step_above_the_budget_is_said_and_mended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(EXECUTE, "onednn_is_on", lambda: False)  # nothing overlaps

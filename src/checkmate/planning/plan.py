@@ -30,6 +30,7 @@ class Plan:
         measured_peak: bytes, of the steps that were measured; None before the first, or where nothing can be measured.
         executions: steps run so far.
         final: no better schedule is searched for.
+        variant: which order its computations are in; 0 for the one that was found with them, or the seed of `reordered`.
     """
 
     graph: Graph
@@ -40,6 +41,7 @@ class Plan:
     measured_peak: int | None = None
     executions: int = 0
     final: bool = True
+    variant: int = 0
 
     @property
     def budget(self) -> int:

@@ -24,7 +24,7 @@ class Outcome:
     Attributes:
         margin: bytes that the plan leaves free. again: it was made with less time, after others.
         cost, peak: of its schedule, without what is left free, to know it again. rehearsed_peak: bytes.
-        way: how it runs, see `Rehearsable`.
+        way: how it runs, see `Rehearsable`. variant: as in `Plan`.
     """
 
     margin: int
@@ -33,12 +33,13 @@ class Outcome:
     peak: int
     rehearsed_peak: int
     way: Any = None
+    variant: int = 0
 
     @classmethod
     def of(cls, plan: Plan, again: bool, way: Any = None) -> Outcome:
         """What is known of a plan that was tried out."""
         assert plan.rehearsed_peak is not None
-        return cls(plan.margin, again, plan.schedule.cost, plan.simulated_peak, plan.rehearsed_peak, way)
+        return cls(plan.margin, again, plan.schedule.cost, plan.simulated_peak, plan.rehearsed_peak, way, plan.variant)
 
     def with_margin(self, margin: int) -> Outcome:
         """The same plan under a larger budget."""
@@ -46,7 +47,7 @@ class Outcome:
 
     def is_of(self, plan: Plan) -> bool:
         """It is about this plan's schedule."""
-        return (self.cost, self.peak) == (plan.schedule.cost, plan.simulated_peak)
+        return (self.cost, self.peak, self.variant) == (plan.schedule.cost, plan.simulated_peak, plan.variant)
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,11 @@ _PARTS = (40, 12, 6)
 #: steps of four small networks took 0.93 to 0.96 of the time with all of them, and 0.94 to 0.97, 0.94 to 0.98 and 0.93 to 0.99 with these.
 _BLOCKS_OF = (2, 4, 8)
 
-#: Steps had better leave this part of the budget free when they are tried out, and the largest block of memory that one of the ops asks
-#: for and half of it: TensorFlow's pool may give out up to twice as much, and it is a matter of chance when ops overlap, or an input
-#: pipeline fills the same pool. With half of the block, 3 of 10 trainings of the TensorFlow tutorial with `fit` beside busy cores had
-#: a step that passed the budget, by up to 1.4 blocks.
-_FURTHER, _BLOCKS = 50, 1.5
+#: Steps whose ops overlap had better leave this part of the budget free when they are tried out, and twice the largest block of memory that
+#: one of the ops asks for: TensorFlow's pool may give out up to twice as much, and it is a matter of chance when ops overlap, or an input
+#: pipeline fills the same pool. Beside busy cores, trainings of the TensorFlow tutorial with `fit` had a step that took up to 1.8 blocks
+#: more than the trials.
+_FURTHER, _BLOCKS = 50, 2
 
 #: Of a branch that was not rehearsed this part more is taken than is modelled.
 _UNSEEN = 20
@@ -106,6 +106,11 @@ class Executor:
         """Ops run at the same time."""
         return self._overlapping is not None
 
+    @property
+    def room_for_chance(self) -> int:
+        """Bytes that are left free for what overlapping does to the memory pool; 0 where ops run one by one, or were not tried out one by one."""
+        return 0 if self._overlapping is None or self.added_in_turn is None else self._apart(self._overlapping)
+
     @cached_property
     def _largest(self) -> int:
         """Bytes of the largest block of memory that an op asks for."""
@@ -113,7 +118,7 @@ class Executor:
 
     def _apart(self, block: int) -> int:
         """Bytes to be left free when ops are tried out that ask for blocks of at most so many bytes."""
-        return max((self._limit + self.captured.traced.fixed_bytes) // _FURTHER, int(_BLOCKS * block))
+        return max((self._limit + self.captured.traced.fixed_bytes) // _FURTHER, _BLOCKS * block)
 
     @property
     def mode(self) -> str:
@@ -254,7 +259,7 @@ class Executor:
             else:
                 self.rehearsed_seconds = sorted(took[1:])[len(took) // 4] if len(took) > _SELDOM else None
                 # Of what differs from count to count the next step may bring more; ops that overlap are counted often.
-                return most if self.overlaps or most > limit else most + (most - max(least, self._least)) // 2
+                return most if self.overlaps or most > limit else most + (most - max(least, self._least)) // 3
         return None
 
     def run(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:

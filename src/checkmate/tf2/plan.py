@@ -11,6 +11,7 @@ from .. import planning
 from ..errors import BudgetError, InfeasibleBudget
 from ..planning import Allowance, Options, accelerator_budget, host_budget
 from ..planning.plan_cache import least_cached
+from ..planning.reordering import reordered
 from ..schedule import Schedule
 from .capture import Captured
 from .former_values import LITTLE, FormerValues
@@ -72,6 +73,18 @@ def make_plan(
                 plan.schedule, plan.runs, peak = replace(plan.schedule, steps=steps), runs, other
     plan.modelled_peak = peak + allowance.reserved
     return plan
+
+
+def in_another_order(captured: Captured, plan: Plan, seed: int) -> Plan | None:
+    """The plan with what is computed again in another order, which takes no more by what is modelled; None where there is none."""
+    schedule = reordered(plan.schedule, seed)
+    if schedule is None:
+        return None
+    runs = replay(captured, schedule.steps)
+    peak = peak_of(captured, runs) + plan.reserved
+    if peak > max(plan.modelled_peak, plan.simulated_peak):
+        return None
+    return Plan(plan.graph, schedule, plan.allowance, peak, final=plan.final, variant=seed, runs=runs)
 
 
 def _too_small(

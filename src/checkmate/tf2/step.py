@@ -24,7 +24,7 @@ from .execute import Executor
 from .measure import bytes_in_use, default_device, make_room, measure, settle, watch
 from .op_groups import make_groups
 from .options import Options
-from .plan import Plan, automatic_budget, make_plan
+from .plan import Plan, automatic_budget, in_another_order, make_plan
 from .profile import profile_ops, tf_environment
 from .trace import trace
 
@@ -226,6 +226,14 @@ class _Shaped:
         finally:
             self._sought += _clock() - began if again else 0.0
         self._found.append((allowance.limit, plan.schedule))
+        return self._executor(plan)
+
+    def vary(self, candidate: Executor, order: int) -> Executor | None:
+        self._progress.say("putting a schedule in another order")
+        plan = in_another_order(self.captured, candidate.plan, order)
+        return None if plan is None else self._executor(plan)
+
+    def _executor(self, plan: Plan) -> Executor:
         return Executor(self.captured, plan, overlap=plan.schedule.cost <= _QUICK)
 
     def rehearse(self, candidate: Executor, *, whole: bool = False) -> int | None:
@@ -333,17 +341,19 @@ class _Shaped:
         """What a step took at its peak is noted; above the budget it is said, and something is done about it."""
         plan = self.plan
         plan.measured_peak = max(plan.measured_peak or 0, peak)
-        if peak <= plan.budget or self.policy.settled:
+        executor = self.executor
+        if peak <= plan.budget - executor.room_for_chance // 2 or self.policy.settled:
             return
-        in_turn = self.executor.added_in_turn
-        if self.executor.overlaps and in_turn is not None:
-            self.executor.stop_overlap()
+        if executor.overlaps and executor.added_in_turn is not None:
+            executor.stop_overlap()
             self.policy.stop()
-            plan.rehearsed_peak = self._total(self.executor, in_turn)
+            plan.rehearsed_peak = self._total(executor, executor.added_in_turn)
             remedy = "ops run one by one from the next step on"
         else:
             self.passed = peak
             remedy = "the next step runs under a new plan with more room"
+        if peak <= plan.budget:
+            return  # it took half of the room for chance; the next one might take all
         which = f"step {plan.executions + 1}" if plan.executions else "the first step"
         self._warn(f"{which} {plan.excess_of(peak)}: {remedy}", "excess")
 
