@@ -37,11 +37,11 @@ _PARTS = (40, 12, 6)
 #: steps of four small networks took 0.93 to 0.96 of the time with all of them, and 0.94 to 0.97, 0.94 to 0.98 and 0.93 to 0.99 with these.
 _BLOCKS_OF = (2, 4, 8)
 
-#: Steps whose ops overlap had better leave this part of the budget free when they are tried out, and twice the largest block of memory that
-#: one of the ops asks for: TensorFlow's pool may give out up to twice as much, and it is a matter of chance when ops overlap, or an input
-#: pipeline fills the same pool. Beside busy cores, trainings of the TensorFlow tutorial with `fit` had a step that took up to 1.8 blocks
-#: more than the trials.
-_FURTHER, _BLOCKS = 50, 2
+#: Steps whose ops overlap had better leave this part of the budget free when they are tried out, and one and a half of the largest block of
+#: memory that one of the ops asks for: TensorFlow's pool may give out up to twice as much, and it is a matter of chance when ops overlap,
+#: or an input pipeline fills the same pool. Where only ops with smaller blocks overlap, up to twice the largest of these: beside busy cores,
+#: trainings of the TensorFlow tutorial with `fit` had a step that took up to 1.8 of them more than the trials.
+_FURTHER, _BLOCKS, _SMALLER_BLOCKS = 50, 1.5, 2
 
 #: Of a branch that was not rehearsed this part more is taken than is modelled.
 _UNSEEN = 20
@@ -118,7 +118,8 @@ class Executor:
 
     def _apart(self, block: int) -> int:
         """Bytes to be left free when ops are tried out that ask for blocks of at most so many bytes."""
-        return max((self._limit + self.captured.traced.fixed_bytes) // _FURTHER, _BLOCKS * block)
+        blocks = min(int(_BLOCKS * self._largest), _SMALLER_BLOCKS * block)
+        return max((self._limit + self.captured.traced.fixed_bytes) // _FURTHER, blocks)
 
     @property
     def mode(self) -> str:
