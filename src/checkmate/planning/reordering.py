@@ -10,8 +10,8 @@ from itertools import pairwise
 from ..graph import Graph
 from ..schedule import Compute, Schedule, simulate, steps_from_sequence
 
-#: So many times a computation is looked at that could move. In steps of 600 computations, a tenth of them recomputations, some 150 move,
-#: in a quarter of a second.
+#: So many times a computation is looked at that could move. At 45% of the memory without recomputation schedules of `resnet50` and `gpt2` with
+#: 500 and 540 computations, a quarter of them again, come out different in three places of five, in 0.3 and 0.4 s.
 _LOOKS = 1000
 
 

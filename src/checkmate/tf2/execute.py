@@ -259,7 +259,8 @@ class Executor:
                 self._give_up()
             else:
                 self.rehearsed_seconds = sorted(took[1:])[len(took) // 4] if len(took) > _SELDOM else None
-                # Of what differs from count to count the next step may bring more; ops that overlap are counted often.
+                # Of what differs from count to count the next step may bring more; ops that overlap are counted often. A third: 84 orders
+                # of plans of two small networks, each tried out and then run for ten steps, took no more in 82, and 0.01 MiB more in two.
                 return most if self.overlaps or most > limit else most + (most - max(least, self._least)) // 3
         return None
 
