@@ -118,9 +118,10 @@ def test_other_orders_are_tried_before_more_room_is_left() -> None:
     assert (plan.margin, plan.variant) == (BUDGET // SPARE, 2)
     assert stage.margins == [BUDGET // SPARE]
     assert stage.orders == [1, 2], "until one keeps to the budget"
-    _, again = policy(lambda margin: pytest.fail("was tried out again"))
-    again._rehearser.takes_in_order = stage.takes_in_order  # type: ignore[attr-defined]
+    next_stage, again = policy(lambda margin: pytest.fail("was tried out again"))
+    next_stage.takes_in_order = stage.takes_in_order
     known = again.choose()
+    assert not next_stage.rehearsed
     assert (known.plan.variant, known.again, known.plan.rehearsed_peak) == (2, False, plan.rehearsed_peak)
 
 

@@ -268,7 +268,7 @@ class Policy(Generic[Candidate]):
         first = None if self._first is None else self._first.plan
         plan = candidate.plan
         again = first is None or (plan.allowance, plan.schedule.cost) != (first.allowance, first.schedule.cost)
-        return Outcome.of(candidate.plan, again, candidate.way)
+        return Outcome.of(plan, again, candidate.way)
 
     def _made(self) -> Candidate:
         margins = self.margins
@@ -382,14 +382,10 @@ class Policy(Generic[Candidate]):
         return InfeasibleBudget(budget, proven, named, message)
 
 
-def within(plan: Plan, rehearsed_peak: int) -> bool:
-    """A real step will keep to the budget, as far as a rehearsal can tell."""
-    return rehearsed_peak <= plan.budget - plan.budget // _NOISE
-
-
 def _fits(candidate: Rehearsable) -> bool:
-    peak = candidate.plan.rehearsed_peak
-    return peak is not None and within(candidate.plan, peak)
+    """A real step will keep to the budget, as far as its rehearsal can tell."""
+    peak, budget = candidate.plan.rehearsed_peak, candidate.plan.budget
+    return peak is not None and peak <= budget - budget // _NOISE
 
 
 def _rehearsed(candidate: Rehearsable) -> int:
