@@ -89,7 +89,7 @@ def test_no_order_passes_the_limit(name: str, share: float) -> None:
     widest = []
     for limit in (0, alone, fixed + int(1.15 * (alone - fixed)), 2 * alone):
         runs = replay(captured, steps)
-        waits = overlapping(runs, limit, 2**60)
+        waits = overlapping(runs, limit)
         for number, first in enumerate(waits):
             beside = sum(run.takes for run in runs[first : number + 1])
             assert first >= number - 1 or runs[first].before + beside <= limit
@@ -103,7 +103,7 @@ def test_no_order_passes_the_limit(name: str, share: float) -> None:
 def test_what_must_wait() -> None:
     captured, steps = planned("unet", 0.8)
     runs = replay(captured, steps)
-    waits = overlapping(runs, 2**60, 2**60)
+    waits = overlapping(runs, 2**60)
     pairs = {n for n in range(1, len(runs)) if is_one_kernel(runs[n - 1].op, runs[n].op)}
     newest: dict[str, int] = {}
     again = 0
@@ -117,25 +117,6 @@ def test_what_must_wait() -> None:
     assert again > 0
     assert any(is_stateful(run.op) for run in runs)
     assert [w for n, w in enumerate(one_by_one(runs)) if n not in pairs] == [n for n in range(len(runs)) if n not in pairs]
-
-
-@pytest.mark.parametrize("name", ["transformer", "unet"])
-def test_what_is_large_overlaps_with_nothing(name: str) -> None:
-    captured, steps = planned(name, 0.8)
-    runs = replay(captured, steps)
-    pieces = [run.largest_block for run in runs]
-    assert pieces == [max([run.workspace, *run.made.values()]) for run in runs]
-    pairs = {n for n in range(1, len(runs)) if is_one_kernel(runs[n - 1].op, runs[n].op)}
-    pairs |= {n - 1 for n in pairs}
-    largest = sorted(pieces)[len(pieces) // 2]
-    waits = overlapping(runs, 2**60, largest)
-    large = [number for number, piece in enumerate(pieces) if piece > largest and number not in pairs]
-    assert len(large) > 10
-    for number in large:
-        assert waits[number] == number
-        assert min(waits[number + 1 :], default=number + 1) > number
-    assert any(wait < number for number, wait in enumerate(waits) if number not in pairs)
-    assert overlapping(runs, 2**60, -1) == one_by_one(runs)
 
 
 def placed(captured: Captured, emitted: Emitted) -> tf.Graph:
@@ -175,7 +156,7 @@ def test_the_graph_waits_as_it_must(prioritize: bool) -> None:
     captured.costs = {**captured.costs, **heavy}
     fixed = captured.graph.fixed_memory
     alone = peak_of(captured, replay(captured, steps))
-    waits = overlapping(replay(captured, steps), fixed + int(1.15 * (alone - fixed)), 2**60)
+    waits = overlapping(replay(captured, steps), fixed + int(1.15 * (alone - fixed)))
     emitted = emit(captured, steps, waits=waits)
     if prioritize:
         emitted = prioritized(
@@ -227,6 +208,22 @@ def test_any_order_of_priority_is_topological(seed: int) -> None:
     assert all(place[other] < place[name] for name, others in before.items() for other in others)
 
 
+def executor(cost: float, seconds: float | None, wanted: int, margin: int = 100) -> Any:
+    plan = SimpleNamespace(budget=3300, margin=margin, schedule=SimpleNamespace(cost=cost))
+    return SimpleNamespace(plan=plan, rehearsed_seconds=seconds, wanted_room=wanted, added_in_turn=1, overlaps=not wanted)
+
+
+def shaped(made: list[Any], asked: list[int], rehearsed: list[Any]) -> Any:
+    """A step whose plans are these ones, one after the other."""
+    one: Any = object.__new__(_Shaped)
+    plans = iter(made)
+    one.make = lambda budget, margin, again: asked.append(margin) or next(plans)
+    one.rehearse = rehearsed.append
+    one._seen = lambda candidate, added: candidate
+    one._overlapped = lambda candidate: iter(())
+    return one
+
+
 @pytest.mark.parametrize(
     ("cost", "before", "seconds", "tried", "taken"),
     [
@@ -242,19 +239,21 @@ def test_any_order_of_priority_is_topological(seed: int) -> None:
 def test_a_plan_with_more_room_costs_little_or_is_quicker(
     cost: float, before: float | None, seconds: float | None, tried: bool, taken: bool
 ) -> None:
-    def executor(cost: float, seconds: float | None, wanted: int) -> Any:
-        plan = SimpleNamespace(budget=3300, margin=100, schedule=SimpleNamespace(cost=cost))
-        return SimpleNamespace(plan=plan, rehearsed_seconds=seconds, wanted_room=wanted, added_in_turn=1)
-
     first, other = executor(1.0, before, 50), executor(cost, seconds, 0)
-    shaped: Any = object.__new__(_Shaped)
     asked: list[int] = []
     rehearsed: list[Any] = []
-    shaped.make = lambda budget, margin, again: asked.append(margin) or other
-    shaped.rehearse = rehearsed.append
-    shaped._seen = lambda candidate, added: candidate
-    shaped._overlapped = lambda candidate: iter(())
-    best = list(shaped.improve(first))[-1:] or [first]
+    best = list(shaped([other], asked, rehearsed).improve(first))[-1:] or [first]
     assert best == [other if taken else first]
     assert asked[0] == 200  # what is wanted, in whole parts of the budget
     assert bool(rehearsed) == tried
+
+
+def test_more_room_is_left_until_ops_overlap() -> None:
+    first, other, last = executor(1.0, None, 50), executor(1.005, None, 120, margin=200), executor(1.01, None, 0, margin=400)
+    asked: list[int] = []
+    assert list(shaped([other, last], asked, []).improve(first)) == [first, first, last]
+    assert asked == [200, 400]
+    never = [executor(1.0, None, 50) for _ in range(9)]
+    asked.clear()
+    assert set(map(id, shaped(never, asked, []).improve(first))) == {id(first)}
+    assert 1 < len(asked) < 5

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from functools import cached_property
-from itertools import product
 from math import isqrt
 from typing import Any
 
@@ -29,19 +28,17 @@ from .replay import peak_of, uncounted
 #: In the order in which they are tried.
 MODES = ("sparse", "full", "eager")
 
-#: Ops that overlap leave such a part of the budget free by what is modelled, for what they do to the memory pool differs from step
-#: to step; where that is not enough, the next part; at last they run one by one.
-_PARTS = (40, 12, 6)
+#: Where ops overlap, what may run at the same time leaves such a part of what the step may add free by what is modelled; where that takes too
+#: much, the next part; at last they run one by one. The looser ones gain little: against ops one by one, steps of the small U-Net and
+#: transformer in `benchmarks/tf_models.py` took 0.86 to 0.96 of the time with a twelfth, 0.84 to 0.95 with a quarter and 0.90 to 0.96 with a
+#: third, but 0.94 to 1.01 with half.
+_PARTS = (12, 6, 4, 3)
 
-#: Where not all ops can overlap, those do that ask for blocks of at most this part of the largest, or the next: against ops one by one,
-#: steps of four small networks took 0.93 to 0.96 of the time with all of them, and 0.94 to 0.97, 0.94 to 0.98 and 0.93 to 0.99 with these.
-_BLOCKS_OF = (2, 4, 8)
-
-#: Steps whose ops overlap had better leave this part of the budget free when they are tried out, and one and a half of the largest block of
-#: memory that one of the ops asks for: TensorFlow's pool may give out up to twice as much, and it is a matter of chance when ops overlap,
-#: or an input pipeline fills the same pool. Where only ops with smaller blocks overlap, up to twice the largest of these: beside busy cores,
-#: trainings of the TensorFlow tutorial with `fit` had a step that took up to 1.8 of them more than the trials.
-_FURTHER, _BLOCKS, _SMALLER_BLOCKS = 50, 1.5, 2
+#: Steps whose ops overlap had better leave this part of the budget free when they are tried out, and with what is free where they overlap two of
+#: the largest blocks of memory that one of the ops asks for: TensorFlow's pool may give out up to twice as much, and which blocks are free is a
+#: matter of chance. Beside busy cores, 60 to 150 steps of those two took up to 15 MiB more than one by one where a fortieth was free, 10
+#: where it was a sixth, 6 a quarter and 0 a third; so did half of the blocks that a step asks for at most by themselves.
+_FURTHER, _BLOCKS = 50, 2
 
 #: Of a branch that was not rehearsed this part more is taken than is modelled.
 _UNSEEN = 20
@@ -83,18 +80,18 @@ class Executor:
         # TensorFlow's rewriting would merge copies of an op that wait for the same.
         on_cpu = default_device() == "CPU:0" and onednn_is_on()
         self._may_overlap = overlap and on_cpu and captured.traced.rewritten
-        self._overlapping: int | None = None  # runs that ask for blocks of at most so many bytes overlap
-        self._part = _PARTS[0]
+        self._part: int | None = None  # of `_PARTS`; ops run one by one without it
         self._limit = 0  # bytes, of the last rehearsal
+        self._lacking = 0  # bytes that were not there when overlapping was tried out
         self._mode = 0
         self._function: Any = None
 
     @property
     def wanted_room(self) -> int:
-        """So many bytes more at least, and chance hardly ever takes a step above its budget, and all ops may overlap; 0 if that is so."""
-        if self.added_in_turn is None or self._overlapping == self._largest or self.mode != "sparse":
+        """So many bytes more at least, and ops may overlap; 0 if they do, or never will."""
+        if self.added_in_turn is None or self.overlaps or not self._may_overlap or self.mode != "sparse":
             return 0
-        return max(0, self._apart(self._largest) - (self._limit - self.added_in_turn))
+        return max(0, self._lacking, self.added_in_turn + self._apart(_PARTS[-1]) - self._limit)
 
     @property
     def unmade(self) -> int:
@@ -104,22 +101,25 @@ class Executor:
     @property
     def overlaps(self) -> bool:
         """Ops run at the same time."""
-        return self._overlapping is not None
+        return self._part is not None
 
     @property
     def room_for_chance(self) -> int:
         """Bytes that are left free for what overlapping does to the memory pool; 0 where ops run one by one, or were not tried out one by one."""
-        return 0 if self._overlapping is None or self.added_in_turn is None else self._apart(self._overlapping)
+        return 0 if self._part is None or self.added_in_turn is None else self._apart(self._part)
 
     @cached_property
     def _largest(self) -> int:
         """Bytes of the largest block of memory that an op asks for."""
         return max((run.largest_block for run in self.plan.runs), default=0)
 
-    def _apart(self, block: int) -> int:
-        """Bytes to be left free when ops are tried out that ask for blocks of at most so many bytes."""
-        blocks = min(int(_BLOCKS * self._largest), _SMALLER_BLOCKS * block)
-        return max((self._limit + self.captured.traced.fixed_bytes) // _FURTHER, blocks)
+    def _beside(self, part: int) -> int:
+        """Bytes that are free, by what is modelled, where ops overlap."""
+        return (self.plan.budget - self.plan.reserved - self.captured.traced.fixed_bytes) // part
+
+    def _apart(self, part: int) -> int:
+        """Bytes to be left free when ops that overlap are tried out."""
+        return max(self.plan.budget // _FURTHER, _BLOCKS * self._largest - self._beside(part))
 
     @property
     def mode(self) -> str:
@@ -170,13 +170,13 @@ class Executor:
     @property
     def way(self) -> Any:
         """What rehearsals found of how it runs, as JSON data."""
-        return [self._mode, self._overlapping, self._part, self.added_in_turn]
+        return [self._mode, self._part, self.added_in_turn]
 
     @way.setter
     def way(self, found: Any) -> None:
         with suppress(TypeError, ValueError):  # of another version
-            self._mode, overlapping, self._part, self.added_in_turn = found
-            self._overlapping = overlapping if self._may_overlap else None
+            self._mode, part, self.added_in_turn = found
+            self._part = part if self._may_overlap else None
 
     def rehearse(self, limit: int, *, whole: bool = False) -> int | None:
         """Bytes that the schedule adds at its peak with ops one by one, found by runs on zeros that change nothing.
@@ -186,12 +186,12 @@ class Executor:
         Args:
             limit: bytes that it may add. whole: find the peak also beyond them.
         """
-        self._limit, self._overlapping = limit, None
+        self._limit, self._part = limit, None
         self.added_in_turn = self._rehearse(limit, whole)
         return self.added_in_turn
 
     def overlapped(self) -> Iterator[tuple[Executor, int] | None]:
-        """After a rehearsal, ways to run the same schedule with ops that overlap: all of them, or else those that ask for less.
+        """After a rehearsal, ways to run the same schedule with ops that overlap.
 
         After each that was tried out comes None, or at last one that leaves more room than is needed, for ops run in another order each
         time; and the bytes that it adds.
@@ -199,23 +199,24 @@ class Executor:
         limit, added = self._limit, self.added_in_turn
         if added is None or added > limit or not self._may_overlap:
             return
-        most = min(limit - added, self._largest)
-        for block, part in product((self._largest, *(most // part for part in _BLOCKS_OF)), _PARTS):
-            further = limit - self._apart(block)
+        lacking = []
+        for part in _PARTS:
+            further = limit - self._apart(part)
             if added > further or self.mode != "sparse":
                 continue
-            other = self._with_overlap(block, part)
+            other = self._with_overlap(part)
             overlapped = other._rehearse(further)
             if other.overlaps and overlapped is not None and overlapped <= further:
                 yield other, overlapped
                 return
+            lacking.append(0 if overlapped is None else overlapped - further)
             yield None
+        self._lacking = min(lacking, default=0)
 
-    def _with_overlap(self, largest: int, part: int) -> Executor:
-        """Another executor of the same plan, whose runs overlap if they ask for blocks of at most so many bytes."""
+    def _with_overlap(self, part: int) -> Executor:
+        """Another executor of the same plan, whose runs overlap where this part is free."""
         other = Executor(self.captured, self.plan, self._may_overlap)
-        other.added_in_turn, other._limit, other._mode = self.added_in_turn, self._limit, self._mode
-        other._overlapping, other._part = largest, part
+        other.added_in_turn, other._limit, other._mode, other._part = self.added_in_turn, self._limit, self._mode, part
         other.uncounted = self.uncounted  # as it takes long to find
         return other
 
@@ -284,7 +285,7 @@ class Executor:
 
     def stop_overlap(self) -> None:
         """From now on ops run one by one."""
-        self._overlapping, self._function, self.measured = None, None, False
+        self._part, self._function, self.measured = None, None, False
 
     def _give_up(self) -> None:
         if self.overlaps:
@@ -303,9 +304,8 @@ class Executor:
     def _graph(self, dry: bool = False) -> Any:
         plan = self.plan
         waits = None
-        if self._overlapping is not None:
-            limit = plan.budget - plan.reserved - plan.budget // self._part
-            waits = overlapping(plan.runs, limit, self._overlapping)
+        if self._part is not None:
+            waits = overlapping(plan.runs, plan.budget - plan.reserved - self._beside(self._part))
         emitted = emit(self.captured, plan.schedule.steps, self.mode, dry, waits, plan.runs)
         return (prioritized(emitted, self._seconds) if self.overlaps else emitted).function()
 

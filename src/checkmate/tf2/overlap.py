@@ -6,8 +6,8 @@ have begun, and what is live is at most what is live when run f begins in the se
 As long as this is within the limit, no order in which they end can pass it.
 
 That holds for the bytes that are asked for. TensorFlow's pool gives out a free block whole unless it is twice as large, and which
-blocks are free depends on the order in which runs end. Where little of the budget is left, what asks for much had better run
-alone: then few bytes depend on that order.
+blocks are free depends on the order in which runs end. The further the limit is below the budget, the less that matters: then runs go
+one by one where the sequence comes near its peak.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ def one_by_one(runs: Sequence[Run]) -> list[int]:
     return _with_pairs(runs, list(range(len(runs))))
 
 
-def overlapping(runs: Sequence[Run], limit: int, largest: int) -> list[int]:
+def overlapping(runs: Sequence[Run], limit: int) -> list[int]:
     """How many runs, counted from the first, have to be over before each run of an op may begin.
 
     Args:
         runs: of `replay`. limit: bytes that the step may take at its peak, fixed memory included. Where the sequence takes more, nothing overlaps.
-        largest: bytes; runs that ask for a larger block of memory overlap with nothing.
     """
     waits: list[int] = []
     first, taken = 0, 0  # runs first, ..., number may overlap, and take so many bytes
@@ -39,16 +38,11 @@ def overlapping(runs: Sequence[Run], limit: int, largest: int) -> list[int]:
         while first < number and runs[first].before + taken > limit:
             taken -= runs[first].takes
             first += 1
-        alone = run.largest_block > largest
-        if alone:
-            first, taken = number, run.takes
         # What changes a variable comes after all that read it, which `emit` sees to. Other effects may concern anything. A copy
         # comes after the copy before it, or else TensorFlow would take one for the other.
         anything = is_stateful(run.op) and not any(map(is_handle, run.op.inputs))
         waits.append(number if anything else max(first, newest.get(run.op.name, -1) + 1))
         newest[run.op.name] = number
-        if alone:
-            first, taken = number + 1, 0
     return _with_pairs(runs, waits)
 
 

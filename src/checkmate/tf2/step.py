@@ -28,9 +28,9 @@ from .plan import Plan, automatic_budget, in_another_order, make_plan
 from .profile import profile_ops, tf_environment
 from .trace import trace
 
-#: A plan with more room may cost this much more: against a few ops that run at the same time, all of them save about as much (see
-#: `_BLOCKS_OF` in execute.py). All the room that is wanted is sought, and then these parts of it.
-_LITTLE, _MORE_ROOM = 1.02, (1, 2, 4)
+#: A plan with more room may cost this much more where its ops overlap and those of the other do not, which saves more (see `_PARTS` in
+#: execute.py). So many are tried at most.
+_LITTLE, _MORE_ROOM = 1.02, 3
 
 #: It may cost this much more where its runs take no more than such a part of the time when both are tried out. With 0.98 for it, steps of
 #: the small U-Net in `benchmarks/tf_peers.py` took 1.05 of the time at 110 MiB: two trials of one plan differ by as much.
@@ -243,33 +243,35 @@ class _Shaped:
         return None if added is None else self._total(candidate, added)
 
     def improve(self, candidate: Executor) -> Iterator[Executor]:
-        """Let ops overlap. Where the plan is just within the budget: one with more room may cost little, or be quicker. Then chance
-        hardly ever takes a step above the budget, and all ops may overlap."""
+        """Let ops overlap. Where there is too little room for that, one with more may cost little, or be quicker."""
         best, budget = candidate, candidate.plan.budget
         for best in self._overlapped(candidate):
             yield best
-        unit, cost = budget // SPARE, candidate.plan.schedule.cost
-        for part in _MORE_ROOM:
-            if not best.wanted_room:
+        unit, cost, latest = budget // SPARE, candidate.plan.schedule.cost, best
+        for _ in range(_MORE_ROOM):
+            if not latest.wanted_room:
                 return
             try:
-                other = self.make(budget, best.plan.margin + -(-best.wanted_room // (part * unit)) * unit, again=True)
+                latest = self.make(budget, latest.plan.margin + -(-latest.wanted_room // unit) * unit, again=True)
             except InfeasibleBudget:
+                return
+            little = latest.plan.schedule.cost <= _LITTLE * cost
+            if not little and (latest.plan.schedule.cost > _MUCH * cost or best.rehearsed_seconds is None):
+                return
+            self.rehearse(latest)
+            yield best
+            if latest.added_in_turn is None:
+                return
+            if latest.wanted_room:
                 continue
-            little = other.plan.schedule.cost <= _LITTLE * cost
-            if not little and (other.plan.schedule.cost > _MUCH * cost or best.rehearsed_seconds is None):
-                continue
-            self.rehearse(other)
-            if other.added_in_turn is None or other.wanted_room >= best.wanted_room:
-                yield best
-                continue
-            with_room = self._seen(other, other.added_in_turn)
-            for found in self._overlapped(with_room):
+            with_room = self._seen(latest, latest.added_in_turn)
+            for found in self._overlapped(latest):
                 with_room = found
                 yield best
-            if little or _is_quicker(with_room, best):
-                best = with_room
-            yield best
+            if with_room.overlaps:
+                if little or _is_quicker(with_room, best):
+                    yield with_room
+                return
 
     def _overlapped(self, candidate: Executor) -> Iterator[Executor]:
         """Try out ops that overlap: after each trial the same plan with them, once it is seen to keep to the budget, or without."""
