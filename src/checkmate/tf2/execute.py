@@ -36,8 +36,8 @@ _PARTS = (12, 6, 4, 3)
 
 #: Steps whose ops overlap had better leave this part of the budget free when they are tried out, and with what is free where they overlap two of
 #: the largest blocks of memory that one of the ops asks for: TensorFlow's pool may give out up to twice as much, and which blocks are free is a
-#: matter of chance. Beside busy cores, 60 to 150 steps of those two took up to 15 MiB more than one by one where a fortieth was free, 10
-#: where it was a sixth, 6 a quarter and 0 a third; so did half of the blocks that a step asks for at most by themselves.
+#: matter of chance. Beside busy cores, 60 to 150 steps of those two networks took at most 14 MiB more than one by one where a twelfth was
+#: free, 10 where it was a sixth, 6 a quarter and 0 a third; the largest block is one of 16 MiB.
 _FURTHER, _BLOCKS = 50, 2
 
 #: Of a branch that was not rehearsed this part more is taken than is modelled.
