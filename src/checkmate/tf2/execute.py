@@ -305,7 +305,8 @@ class Executor:
         plan = self.plan
         waits = None
         if self._part is not None:
-            waits = overlapping(plan.runs, plan.budget - plan.reserved - self._beside(self._part))
+            # What the plan leaves free is taken by what is not modelled.
+            waits = overlapping(plan.runs, plan.budget - plan.reserved - plan.margin - self._beside(self._part))
         emitted = emit(self.captured, plan.schedule.steps, self.mode, dry, waits, plan.runs)
         return (prioritized(emitted, self._seconds) if self.overlaps else emitted).function()
 
