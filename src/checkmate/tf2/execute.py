@@ -306,7 +306,7 @@ class Executor:
         waits = None
         if self._part is not None:
             # What the plan leaves free is taken by what is not modelled.
-            waits = overlapping(plan.runs, plan.budget - plan.reserved - plan.margin - self._beside(self._part))
+            waits = overlapping(plan.runs, plan.allowance.limit - self._beside(self._part))
         emitted = emit(self.captured, plan.schedule.steps, self.mode, dry, waits, plan.runs)
         return (prioritized(emitted, self._seconds) if self.overlaps else emitted).function()
 
