@@ -199,11 +199,12 @@ def test_zeros_outside_of_the_pool(dtype: tf.DType) -> None:
 
 
 def test_a_step_above_the_budget_ends_overlap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The budget leaves room for whatever ops take that overlap, which differs with what the process did before."""
     monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(STEP, "_QUICK", float("inf"))  # ops may overlap however slow the machine is
     case = CASES["conv"]()
     model, optimizer = case.make(), case.optimizer()
-    step = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, budget="90%", time_limit=1, gap=0.05)
+    step = checkmate.tf2.compile(model, case.loss, optimizer, case.x, case.y, budget="130%", time_limit=1, gap=0.05)
     (shaped,) = step._step._steps.values()
     assert shaped.executor.overlaps
     (plan,) = step.plans
@@ -233,8 +234,9 @@ def test_overlap_ends_before_the_budget_is_passed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(STEP, "_QUICK", float("inf"))
     case = CASES["conv"]()
-    step = checkmate.tf2.compile(case.make(), case.loss, case.optimizer(), case.x, case.y, budget="90%", time_limit=1, gap=0.05)
+    step = checkmate.tf2.compile(case.make(), case.loss, case.optimizer(), case.x, case.y, budget="130%", time_limit=1, gap=0.05)
     (shaped,) = step._step._steps.values()
+    assert shaped.executor.overlaps
     (plan,) = step.plans
     step(case.x, case.y)
     fixed, room = shaped._total(shaped.executor, shaped.executor.uncounted), shaped.executor.room_for_chance
