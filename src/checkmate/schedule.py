@@ -212,6 +212,11 @@ class Schedule:
     solve_seconds: float = 0.0
     seed: int = 0
 
+    @property
+    def sequence(self) -> list[int]:
+        """Ops in the order in which they are computed, those that are computed again as often as they are."""
+        return [step.op for step in self.steps if isinstance(step, Compute)]
+
     @cached_property
     def trace(self) -> Trace:
         """The simulation of the steps."""
@@ -246,7 +251,7 @@ class Schedule:
     @property
     def num_recomputations(self) -> int:
         """Computations beyond the first of every op."""
-        return sum(isinstance(step, Compute) for step in self.steps) - self.graph.num_ops
+        return len(self.sequence) - self.graph.num_ops
 
     def summary(self) -> dict[str, Any]:
         """The figures of the schedule as plain JSON data."""

@@ -125,6 +125,14 @@ def test_other_orders_are_tried_before_more_room_is_left() -> None:
     assert (known.plan.variant, known.again, known.plan.rehearsed_peak) == (2, False, plan.rehearsed_peak)
 
 
+def test_an_order_that_is_no_other_does_not_end_the_trying() -> None:
+    stage, chosen = policy(lambda margin: 1000)
+    stage.takes_in_order = {2: 980, 5: 0}
+    plan = chosen.choose().plan
+    assert (plan.margin, plan.variant) == (BUDGET // SPARE, 5)
+    assert stage.orders == [2, 5]
+
+
 def test_where_no_order_will_do_the_best_of_them_says_how_much_more_room() -> None:
     stage, chosen = policy(lambda margin: 1400 if margin < 1000 else 0)
     stage.takes_in_order = dict.fromkeys(range(1, 20), 1300) | {4: 1000}

@@ -106,7 +106,7 @@ except checkmate.CheckmateError as error:
 def test_stages(graph: Graph, rng: random.Random) -> None:
     schedule = Schedule(graph, random_steps(rng, graph))
     found = plots._stages(schedule)
-    computed = [step.op for step in schedule.steps if isinstance(step, Compute)]
+    computed = schedule.sequence
     assert found.ops.tolist() == computed
     assert found.memory.max() <= schedule.peak
     assert sorted(found.ops[found.first].tolist()) == list(range(graph.num_ops))

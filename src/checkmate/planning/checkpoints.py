@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ..graph import Graph, Op, Value
-from ..schedule import Compute, Schedule, Step, steps_from_sequence
+from ..schedule import Schedule, Step, steps_from_sequence
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SecondRuns:
         """
         if self.graph is self.original:
             return schedule
-        sequence = [self.ops[step.op] for step in schedule.steps if isinstance(step, Compute)]
+        sequence = [self.ops[op] for op in schedule.sequence]
         steps: list[Step] = steps_from_sequence(self.original, sequence)
         return replace(schedule, graph=self.original, steps=steps, lower_bound=self.original.ideal_cost)
 

@@ -82,7 +82,8 @@ class Rehearser(Protocol[Candidate]):
         """
 
     def vary(self, candidate: Candidate, order: int) -> Candidate | None:
-        """The same schedule with its computations in another order, the same one for the same number from 1 on; None if there is none."""
+        """The same schedule with its computations in another order, the same one for the same number from 1 on; None if
+        that is no other order, or takes more by what is modelled."""
 
     def improve(self, candidate: Candidate) -> Iterator[Candidate]:
         """Try quicker plans out; after each of them the best one that was seen to keep to the budget, which may be the same one."""
@@ -245,7 +246,7 @@ class Policy(Generic[Candidate]):
                 return
             other = self._rehearser.vary(made, order)
             if other is None:
-                return
+                continue
             other.plan.rehearsed_peak = self._rehearser.rehearse(other)
             if other.plan.rehearsed_peak is not None and _rehearsed(other) < _rehearsed(best):
                 best = other

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from ..graph import Graph
-from ..schedule import Compute, Schedule, simulate, steps_from_sequence
+from ..schedule import Schedule, simulate, steps_from_sequence
 
 #: So many times a computation is looked at that could move. At 45% of the memory without recomputation schedules of `resnet50` and `gpt2` with
 #: 500 and 540 computations, a quarter of them again, come out different in three places of five, in 0.3 and 0.4 s.
@@ -24,7 +24,7 @@ def reordered(schedule: Schedule, seed: int) -> Schedule | None:
         None where nothing can move.
     """
     graph = schedule.graph
-    sequence = [step.op for step in schedule.steps if isinstance(step, Compute)]
+    sequence = schedule.sequence
     before = _before(graph, sequence)
     after: list[list[int]] = [[] for _ in sequence]
     for number, earlier in enumerate(before):

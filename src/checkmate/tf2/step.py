@@ -243,35 +243,37 @@ class _Shaped:
         return None if added is None else self._total(candidate, added)
 
     def improve(self, candidate: Executor) -> Iterator[Executor]:
-        """Let ops overlap. Where there is too little room for that, one with more may cost little, or be quicker."""
-        best, budget = candidate, candidate.plan.budget
+        """Let ops overlap. Where there is too little room for that, a plan with more may cost little, or be quicker."""
+        best = candidate
         for best in self._overlapped(candidate):
             yield best
-        unit, cost, latest = budget // SPARE, candidate.plan.schedule.cost, best
+        latest = best
         for _ in range(_MORE_ROOM):
             if not latest.wanted_room:
                 return
             try:
-                latest = self.make(budget, latest.plan.margin + -(-latest.wanted_room // unit) * unit, again=True)
+                latest = self._with_more_room(latest)
             except InfeasibleBudget:
                 return
-            little = latest.plan.schedule.cost <= _LITTLE * cost
-            if not little and (latest.plan.schedule.cost > _MUCH * cost or best.rehearsed_seconds is None):
+            cost = latest.plan.schedule.cost / candidate.plan.schedule.cost
+            if cost > (_LITTLE if best.rehearsed_seconds is None else _MUCH):
                 return
             self.rehearse(latest)
             yield best
-            if latest.added_in_turn is None:
-                return
-            if latest.wanted_room:
-                continue
-            with_room = self._seen(latest, latest.added_in_turn)
-            for found in self._overlapped(latest):
-                with_room = found
+            found = latest
+            for tried in self._overlapped(latest):
+                found = tried
                 yield best
-            if with_room.overlaps:
-                if little or _is_quicker(with_room, best):
-                    yield with_room
+            if found.overlaps:
+                if cost <= _LITTLE or _is_quicker(found, best):
+                    yield found
                 return
+
+    def _with_more_room(self, executor: Executor) -> Executor:
+        """Another plan that leaves free what this one's ops would need to overlap."""
+        budget = executor.plan.budget
+        unit = budget // SPARE
+        return self.make(budget, executor.plan.margin + -(-executor.wanted_room // unit) * unit, again=True)
 
     def _overlapped(self, candidate: Executor) -> Iterator[Executor]:
         """Try out ops that overlap: after each trial the same plan with them, once it is seen to keep to the budget, or without."""

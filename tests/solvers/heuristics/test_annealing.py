@@ -134,7 +134,7 @@ def test_runs_are_legal_and_never_below_the_optimum(order: str) -> None:
 def test_polish_takes_out_what_is_not_needed() -> None:
     graph = training_chain(40)
     schedule = checkmate.solve(graph, "30%", method="greedy")
-    sequence = [step.op for step in schedule.steps if isinstance(step, Compute)]
+    sequence = schedule.sequence
     spoiled = [op for i, op in enumerate(sequence) for op in ([i // 2, op] if i in sequence[:i] and i % 4 == 0 else [op])]
     annealer = Anneal(Problem(graph), schedule.budget or 0, "given", 0)
     for start in (sequence, spoiled):

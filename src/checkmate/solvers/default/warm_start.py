@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import InvalidSchedule
 from ...graph import Graph
-from ...schedule import Compute, Schedule
+from ...schedule import Schedule
 from ..interface.running_search import Search
 from ..interface.work_limits import annealing, eviction
 
@@ -33,7 +33,7 @@ def sequence_of(start: Schedule, graph: Graph) -> list[int]:
         assert start.trace
     except InvalidSchedule as error:
         raise InvalidSchedule(f"start is not a valid schedule: {error}") from None
-    return [step.op for step in start.steps if isinstance(step, Compute)]
+    return start.sequence
 
 
 def begin_with(search: Search, sequence: Sequence[int]) -> None:
