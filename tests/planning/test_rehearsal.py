@@ -233,6 +233,28 @@ def test_the_next_process_gives_the_same_answer() -> None:
     assert str(second.value) == str(first.value)
 
 
+def test_no_budget_is_refused_above_one_that_was_kept_to() -> None:
+    """What plans take beyond the model is a matter of chance: here those for the larger budget happen to take too much."""
+    kept = policy(lambda margin: 0, BUDGET - 700)[1].choose().plan
+    _, chosen = policy(lambda margin: BUDGET)
+    plan = chosen.choose().plan
+    assert plan.schedule.steps == kept.schedule.steps
+    assert (plan.budget, plan.rehearsed_peak) == (BUDGET, kept.rehearsed_peak)
+    next_stage, again = policy(lambda margin: pytest.fail("was tried out again"))
+    assert again.choose().plan.schedule.steps == kept.schedule.steps
+    assert not next_stage.rehearsed
+
+
+def test_a_refusal_is_forgotten_where_less_was_kept_to_since() -> None:
+    _, chosen = policy(lambda margin: BUDGET)
+    with pytest.raises(checkmate.InfeasibleBudget):
+        chosen.choose()
+    kept = policy(lambda margin: 0, BUDGET - 700)[1].choose().plan
+    stage, chosen = policy(lambda margin: pytest.fail("was tried out"))
+    assert chosen.choose().plan.schedule.steps == kept.schedule.steps
+    assert not stage.rehearsed
+
+
 def test_a_plan_gets_another_chance_before_a_budget_is_refused() -> None:
     seen: list[int] = []
 

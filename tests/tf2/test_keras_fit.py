@@ -335,3 +335,37 @@ def test_a_step_with_tf_keras() -> None:
     for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert plans(step)[0].schedule.num_recomputations > 0
+
+
+def perceptron(rows: int, width: int) -> tuple[Any, Any]:
+    """A model whose batch is as large as each of its activations, and batches of it from a pipeline."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(5)
+    hidden = [layers.Dense(width, activation="relu") for _ in range(6)]
+    model = keras.Sequential([keras.Input((width,)), *hidden, layers.Dense(3, activation="softmax")])
+    model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy")
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(5 * rows, width)).astype(np.float32), random.integers(0, 3, 5 * rows).astype(np.int32)
+    return model, tf.data.Dataset.from_tensor_slices((x, y)).batch(rows)
+
+
+def test_the_next_batch_of_a_pipeline_is_under_the_budget() -> None:
+    rows, width = 1024, 256
+    of_batch = 4 * rows * (width + 1)
+    model, data = perceptron(rows, width)
+    prepare(model, budget="1KiB", time_limit=1)
+    with pytest.raises(checkmate.InfeasibleBudget) as caught:
+        model.fit(data, shuffle=False, verbose=0)
+    prepare(model, budget=caught.value.smallest_found, time_limit=1)
+    model.fit(data, shuffle=False, verbose=0)
+    (plan,) = plans(model) or ()
+    assert plan.outside == of_batch
+    gc.collect()
+    before = tf.config.experimental.get_memory_info("CPU:0")["current"]  # with all variables
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    model.fit(data, epochs=2, shuffle=False, verbose=0)
+    variables = sum(np.prod(one.shape, dtype=int) * 4 for one in (*model.variables, *model.optimizer.variables))
+    peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] - before + variables
+    assert plan.budget // 2 < peak <= plan.budget
+    model.train_on_batch(*next(iter(data)))
+    assert [plan.outside for plan in plans(model) or ()] == [of_batch, 0]

@@ -15,7 +15,7 @@ class Allowance:
     """A budget in bytes, everything included, and what of it is taken before the step begins.
 
     Attributes:
-        total: the user's budget. reserved: lives outside the step. outside: held by training besides the step (optimizer state, gradients of earlier batches).
+        total: the user's budget. reserved: lives outside the step. outside: held by training besides the step (optimizer state, gradients of earlier batches, the next batch).
         margin: left free, because steps were measured to take that much more than predicted.
     """
 
@@ -25,9 +25,14 @@ class Allowance:
     outside: int = 0
 
     @property
+    def elsewhere(self) -> int:
+        """Bytes that are taken whatever the schedule."""
+        return self.reserved + self.outside
+
+    @property
     def taken(self) -> int:
         """Bytes that the schedule cannot have."""
-        return self.reserved + self.margin + self.outside
+        return self.elsewhere + self.margin
 
     @property
     def limit(self) -> int:
@@ -50,7 +55,7 @@ class Allowance:
         if not self.taken:
             return error
         # That steps take more than predicted was measured, and is no proof.
-        proven, found = error.proven_minimum + self.reserved + self.outside, error.smallest_found + self.taken
+        proven, found = error.proven_minimum + self.elsewhere, error.smallest_found + self.taken
         message = (
             f"budget {format_bytes(self.total)} ({self.total} bytes), of which {format_bytes(self.taken)} are taken by "
             f"{self._takers()}, cannot be met; no schedule exists below {format_bytes(proven)} ({proven} bytes); ask for at least "

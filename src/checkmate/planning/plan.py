@@ -125,7 +125,7 @@ def make_plan(
 
 def plan_of(schedule: Schedule, allowance: Allowance, kind: type[AnyPlan], **own: Any) -> AnyPlan:
     """The plan with a schedule that was found for `allowance.limit`."""
-    modelled = schedule.peak + allowance.reserved + allowance.outside
+    modelled = schedule.peak + allowance.elsewhere
     return kind(schedule.graph, allowance.of_user(schedule), allowance, modelled, **own)
 
 

@@ -112,7 +112,8 @@ class Policy(Generic[Candidate]):
     def choose(self, enough: Callable[[], bool] = _never) -> Candidate:
         """The plan of the first step.
 
-        What an earlier process found is taken as it is, so that every process gives the same answer.
+        What an earlier process found is taken as it is, so that every process gives the same answer; but a budget is never refused where
+        a smaller one was kept to.
 
         Args:
             enough: asked after every plan that was tried out; once it says so, the best plan so far is taken as soon as there is one that
@@ -123,6 +124,8 @@ class Policy(Generic[Candidate]):
         """
         known = self._notebook.recall(self.margins.budget)
         if isinstance(known, Refusal):
+            if (found := self._with_less()) is not None:
+                return found
             raise self._refusal(known)
         margins, inherited = self.margins, self.margins.margin
         if known is not None:
@@ -142,6 +145,8 @@ class Policy(Generic[Candidate]):
                 if _fits(best):
                     self._keep(best)
                     return best
+            if (found := self._with_less()) is not None:
+                return found
             refusal = self._refused(error, best)
             self._notebook.remember(self.margins.budget, refusal)
             raise self._refusal(refusal) from None
@@ -259,6 +264,19 @@ class Policy(Generic[Candidate]):
             return None
         same.plan.rehearsed_peak, same.way = known.rehearsed_peak, known.way
         return same
+
+    def _with_less(self) -> Candidate | None:
+        """The plan that was seen to keep to a smaller budget: it keeps to this one. None if none is known."""
+        known = self._notebook.under_less(self.margins.budget)
+        if known is None:
+            return None
+        self.margins.margin, self.margins.failures = known.margin, int(known.again)
+        with suppress(InfeasibleBudget):
+            found = self._known(self._made(), known)
+            if found is not None:
+                self._keep(found)
+            return found
+        return None
 
     def _keep(self, candidate: Candidate) -> None:
         self.margins.margin = candidate.plan.margin

@@ -100,6 +100,20 @@ class Notebook:
     def remember(self, budget: int, found: Outcome | Refusal) -> None:
         """Keep something for `recall`."""
         store(_KIND, self._key(budget), asdict(found))
+        if isinstance(found, Outcome):
+            store(_KIND, self._key(None), sorted({*self._kept(), budget}))
 
-    def _key(self, budget: int) -> str:
+    def under_less(self, budget: int) -> Outcome | None:
+        """What was found under the largest budget below this one that a plan kept to, as an outcome of the same plan under this one."""
+        for less in reversed(self._kept()):
+            if less < budget and isinstance(found := self.recall(less), Outcome):
+                return found.with_margin(found.margin + budget - less)
+        return None
+
+    def _kept(self) -> list[int]:
+        """Budgets that plans kept to, the least first."""
+        found = load(_KIND, self._key(None))
+        return found if isinstance(found, list) else []
+
+    def _key(self, budget: int | None) -> str:
         return json.dumps([__version__, self.graph.to_dict(names=False), budget, dict(self.about)], sort_keys=True, default=str)

@@ -115,7 +115,7 @@ class Executor:
 
     def _beside(self, part: int) -> int:
         """Bytes that are free, by what is modelled, where ops overlap."""
-        return (self.plan.budget - self.plan.reserved - self.captured.traced.fixed_bytes) // part
+        return (self.plan.budget - self.plan.allowance.elsewhere - self.captured.traced.fixed_bytes) // part
 
     def _apart(self, part: int) -> int:
         """Bytes to be left free when ops that overlap are tried out."""

@@ -26,8 +26,9 @@ def prepare(model: Any, budget: Budget = "auto", **options: Any) -> None:
     sample weights and a last batch of another size work as without it. A plan is made when a batch of a new shape comes.
     What is planned is the model's `train_step`, its own or yours, with the optimizer's update and the metrics.
 
-    The budget is for the training step. Evaluation keeps no activations and runs as always; batches that the input
-    pipeline holds ready are not counted: name them with `reserved=`.
+    The budget is for the training step, and for the next batch, which the input pipeline makes ready meanwhile; on a GPU that lies
+    elsewhere. Evaluation keeps no activations and runs as always. More batches that the pipeline holds, as with `prefetch(4)`, and
+    what it caches or shuffles are not counted: name them with `reserved=`.
 
     Args:
         model: a Keras model (Keras 3, or tf_keras).
@@ -87,8 +88,8 @@ class _Trainer:
     def __init__(self, model: Any, options: Options):
         self._model = model
         self._options = options
-        # By the structure of the batch, and whether plain Keras leaves sizes open.
-        self._steps: dict[tuple[str, bool], PlannedStep] = {}
+        # By the structure of the batch, and whether it comes from a pipeline and plain Keras leaves sizes open.
+        self._steps: dict[tuple[str, bool, bool], PlannedStep] = {}
         self._plain = PlainTraces()
         self._train_step = trained_as_at_first(model)(model.train_step)
 
@@ -109,13 +110,15 @@ class _Trainer:
         """One step: `model.train_step(batch)` under the plan for this kind of batch.
 
         Args:
-            varying: plain Keras would leave sizes open when it traces the step; None if that depends on this batch alone.
+            varying: plain Keras would leave sizes open when it traces the step; None if that depends on this batch alone, which comes
+                from no pipeline.
         """
         batch = tf.nest.map_structure(lambda x: None if x is None else dense(x, "a batch"), batch)
+        pipeline = varying is not None
         if varying is None:
             varying = self._plain.of_batch(batch)
         nest = layout(batch)
-        key = str(nest), varying
+        key = str(nest), pipeline, varying
         if key not in self._steps:
             _build_optimizer(self._model)
 
@@ -126,7 +129,7 @@ class _Trainer:
                 leaves = [next(given) if there else None for there in tf.nest.flatten(nest)]
                 return self._train_step(tf.nest.pack_sequence_as(nest, leaves))
 
-            self._steps[key] = PlannedStep(step, self._options, str(self._model.name), varying_batch=varying)
+            self._steps[key] = PlannedStep(step, self._options, str(self._model.name), varying_batch=varying, pipeline=pipeline)
         planned = self._steps[key]
         logs = planned(*(x for x in tf.nest.flatten(batch) if x is not None))
         self._options = planned.options  # one budget for all

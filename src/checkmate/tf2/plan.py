@@ -66,12 +66,12 @@ def make_plan(
         try:
             steps = known.of_step(planning.make_plan(known.graph, options, allowance, Plan).schedule.steps)
         except InfeasibleBudget as error:
-            if peak > allowance.total - allowance.reserved:  # with nothing left free either
+            if peak > allowance.total - allowance.elsewhere:  # with nothing left free either
                 raise _too_small(captured, known, options, allowance, error) from None
         else:
             if (other := peak_of(captured, runs := replay(captured, steps))) < peak:
                 plan.schedule, plan.runs, peak = replace(plan.schedule, steps=steps), runs, other
-    plan.modelled_peak = peak + allowance.reserved
+    plan.modelled_peak = peak + allowance.elsewhere
     return plan
 
 
@@ -81,7 +81,7 @@ def in_another_order(captured: Captured, plan: Plan, seed: int) -> Plan | None:
     if schedule is None:
         return None
     runs = replay(captured, schedule.steps)
-    peak = peak_of(captured, runs) + plan.reserved
+    peak = peak_of(captured, runs) + plan.allowance.elsewhere
     if peak > max(plan.modelled_peak, plan.simulated_peak):
         return None
     return Plan(plan.graph, schedule, plan.allowance, peak, final=plan.final, variant=seed, runs=runs)
@@ -93,4 +93,4 @@ def _too_small(
     """The error for a budget that is met only without a thought to former values of variables."""
     least = least_cached(known.graph, options.order, options.time_limit)
     named = min(error.smallest_found, least + allowance.taken)
-    return InfeasibleBudget(allowance.total, captured.graph.min_working_set + allowance.reserved, named)
+    return InfeasibleBudget(allowance.total, captured.graph.min_working_set + allowance.elsewhere, named)

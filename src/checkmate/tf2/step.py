@@ -91,14 +91,24 @@ class PlannedStep:
         options: of every plan. The budget that the first plan comes to in bytes is that of all.
         name: of the graphs.
         varying_batch: plain training would trace the step once for batches of every size.
+        pipeline: batches come from one, which makes the next ready while a step runs.
 
     Attributes:
         options: with that budget in bytes from the first plan on.
         plans: one per set of input shapes, in the order in which they were first used.
     """
 
-    def __init__(self, function: Callable[..., Any], options: Options, name: str = "step", *, varying_batch: bool = False):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: Options,
+        name: str = "step",
+        *,
+        varying_batch: bool = False,
+        pipeline: bool = False,
+    ):
         self.function = function
+        self.pipeline = pipeline
         self.options = options
         self.name = name
         self.varying_batch = varying_batch
@@ -190,11 +200,16 @@ class _Shaped:
         )
         if not owner.plans:
             _warn_of_unknown_sizes(self.captured.traced.of_unknown_size)
-        budget, reserved = owner.total(self.captured.graph.no_recompute_peak), owner.options.reserved_bytes()
-        about = {**tf_environment(default_device()), **owner.options.about()}
+        # A pipeline fills the processor's memory, also where the step runs on a GPU.
+        self._outside = self.captured.traced.argument_bytes if owner.pipeline and default_device() == "CPU:0" else 0
+        budget = owner.total(self.captured.graph.no_recompute_peak + self._outside)
+        elsewhere = owner.options.reserved_bytes() + self._outside
+        about = {**tf_environment(default_device()), **owner.options.about(), "outside": self._outside}
         # What a step takes differs a little from process to process.
         margins = Margins(budget, budget // 200 + 1, margin)
-        self.policy: Policy[Executor] = Policy(self, margins, Notebook(self.captured.graph, about, reserved, owner.options.order))
+        self.policy: Policy[Executor] = Policy(
+            self, margins, Notebook(self.captured.graph, about, elsewhere, owner.options.order)
+        )
         self.executor = self.policy.choose(self._enough)
 
     def _enough(self) -> bool:
@@ -217,7 +232,7 @@ class _Shaped:
         options = replace(options, time_limit=options.search_seconds)
         if again:
             options = replace(options, time_limit=options.time_limit / _AGAIN, gap=max(options.gap, _NEAR))
-        allowance = Allowance(budget, options.reserved_bytes(), margin)
+        allowance = Allowance(budget, options.reserved_bytes(), margin, self._outside)
         nearest = min(self._found, key=lambda found: abs(found[0] - allowance.limit), default=(0, None))[1]
         self._progress.say("looking for a schedule" + (" with other room" if again else ""))
         began = _clock()
@@ -240,7 +255,7 @@ class _Shaped:
         self._trial_began, self._sought = _clock() - self._sought, 0.0
         self._progress.say(f"trying a schedule out that takes {candidate.plan.schedule.overhead:.3f} times the time of all ops")
         added = candidate.rehearse(self._left(candidate), whole=whole)
-        return None if added is None else self._total(candidate, added)
+        return None if added is None else self._foreseen(candidate, added)
 
     def improve(self, candidate: Executor) -> Iterator[Executor]:
         """Let ops overlap. Where there is too little room for that, a plan with more may cost little, or be quicker."""
@@ -284,14 +299,19 @@ class _Shaped:
             yield best
 
     def _seen(self, executor: Executor, added: int) -> Executor:
-        executor.plan.rehearsed_peak = self._total(executor, added)
+        executor.plan.rehearsed_peak = self._foreseen(executor, added)
         return executor
 
     def _left(self, executor: Executor) -> int:
         """Bytes that the step may add to what is there before it."""
-        return executor.plan.budget - self._total(executor, 0)
+        return executor.plan.budget - self._foreseen(executor, 0)
+
+    def _foreseen(self, executor: Executor, added: int) -> int:
+        """Bytes that a step will take at its peak which added so many when it was tried out."""
+        return self._total(executor, added) + executor.plan.outside
 
     def _total(self, executor: Executor, added: int) -> int:
+        """Bytes that a step takes at its peak, from those that it was seen to add; what a pipeline makes ready meanwhile is among these."""
         return added + self.captured.traced.fixed_bytes + self.captured.wasted + executor.plan.reserved
 
     # --- running it ---
@@ -351,7 +371,7 @@ class _Shaped:
         if executor.overlaps and executor.added_in_turn is not None:
             executor.stop_overlap()
             self.policy.stop()
-            plan.rehearsed_peak = self._total(executor, executor.added_in_turn)
+            plan.rehearsed_peak = self._foreseen(executor, executor.added_in_turn)
             remedy = "ops run one by one from the next step on"
         else:
             self.passed = peak

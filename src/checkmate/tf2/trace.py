@@ -54,9 +54,14 @@ class Traced:
         return {node.name: node for node in self.graph.as_graph_def().node}
 
     @cached_property
+    def argument_bytes(self) -> int:
+        """Of a batch."""
+        return sum(tensor_bytes(x) for x in self.inputs[: self.argument_count])
+
+    @cached_property
     def fixed_bytes(self) -> int:
         """Inputs, variables and large constants: live from the first op to the last."""
-        total = sum(tensor_bytes(x) for x in self.inputs[: self.argument_count])
+        total = self.argument_bytes
         for tensor in {id(x): x for x in self.captured}.values():
             total += variable_bytes(tensor) if tensor.dtype == tf.resource else tensor_bytes(tensor)
         return total + self.constant_bytes
