@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from checkmate.tf2.measure import bytes_in_use, counts_memory, exact_blocks, settle
+from checkmate.tf2.measure import bytes_in_use, counts_memory, exact_blocks, make_room, measure, settle
 
 MEBI = 2**20
 
@@ -35,3 +35,13 @@ def test_what_has_no_value_yet_stays_so() -> None:
     variable = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[MEBI], shared_name="checkmate_no_value")
     assert settle([variable, tf.zeros([MEBI])]) == 0
     assert not tf.raw_ops.VarIsInitializedOp(resource=variable)
+
+
+@pytest.mark.skipif(not counts_memory("CPU:0"), reason="TensorFlow counts no memory here")
+def test_room_for_more_than_two_gibibytes() -> None:
+    before = bytes_in_use()
+    with measure("CPU:0") as seen:
+        make_room(2**31)
+    assert seen.added is not None
+    assert seen.added >= 2**31
+    assert bytes_in_use() == before

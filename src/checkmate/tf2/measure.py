@@ -22,8 +22,17 @@ _ALIGNED = 64
 #: Bytes: few blocks are larger than a power of two by no more than this.
 _ODD = 4096
 
+#: Bytes: the pool gives out multiples of this.
+_UNIT = 256
+
 #: So many free blocks are taken away at most.
 _MOST_HOLES = 10_000
+
+#: The pool has room for so many times what a step may take. With the same, trials of one plan of the small U-Net and the dense blocks in
+#: `benchmarks/keras_named_budgets.py` took 6.6 to 8.6 and 24 to 33 MiB from process to process, 6.6 to 8.1 and 25 to 33 with 1.25 times
+#: that, and 6.6 to 7.1 and 24 to 26 with twice, where steps took what trials in another process had: with one exception in six for 1.5.
+#: TensorFlow's own notes on the room take a thirty-second part of it.
+_ROOM = 2
 
 
 @dataclass
@@ -50,9 +59,16 @@ def count_on_cpu() -> None:
     which is chosen here unless the environment says otherwise. The pool may take all of the machine's memory.
     """
     if not onednn_is_on() and os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1") == "1":
-        with suppress(ValueError, OSError, AttributeError):  # not known on this system: TensorFlow's own limit is 64 GiB
-            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = _machine_bytes()
+        if memory is not None:  # else TensorFlow's own limit is 64 GiB
             os.environ.setdefault("TF_CPU_BFC_MEM_LIMIT_IN_MB", str(memory >> 20))
+
+
+def _machine_bytes() -> int | None:
+    """Of the machine's memory; None where the system does not tell."""
+    with suppress(ValueError, OSError, AttributeError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
 
 
 def default_device() -> str:
@@ -61,15 +77,25 @@ def default_device() -> str:
 
 
 def make_room(amount: int) -> None:
-    """Have the memory pool of the CPU hold one free block of so many bytes, which nothing writes to yet.
+    """Have the memory pool of the CPU hold one free block with ample room for a step of so many bytes. Nothing writes to it yet.
 
-    The pool gives out a free block whole unless it is twice as large as asked for, and all of it counts as used. What is left
-    over where a pool grew step by step makes the peak of one and the same step differ by 10% and more from time to time; one
-    block, from which exact ones are cut, keeps that below about 1%. Where the system refuses such a block nothing is done.
+    The pool gives out a free block whole unless it is twice as large as asked for, and all of it counts as used. What is left over where
+    a pool grew step by step makes the peak of one and the same step differ by 10% and more from process to process; one block, from
+    which exact ones are cut, keeps that to a few percent. Where the system refuses such a block it is as large as the step at least, and
+    where that is refused nothing is done.
     """
-    if default_device() == "CPU:0":
+    if default_device() != "CPU:0":
+        return
+    ample = max(amount, min(_ROOM * amount, _machine_bytes() or amount))  # more is refused, after seconds
+    for size in (ample, amount):
         with suppress(tf.errors.ResourceExhaustedError):
-            tf.raw_ops.Empty(shape=[amount], dtype=tf.uint8, init=False)
+            _empty(size)
+            return
+
+
+def _empty(size: int) -> tf.Tensor:
+    """A block of so many bytes, or a little more. Nothing is written to it."""
+    return tf.raw_ops.Empty(shape=[-(-size // _UNIT), _UNIT], dtype=tf.uint8, init=False)  # no side may have 2 GiB
 
 
 @contextmanager
@@ -85,7 +111,7 @@ def exact_blocks(largest: int) -> Iterator[None]:
     while device == "CPU:0" and counts_memory(device) and size < 2 * largest and len(taken) < _MOST_HOLES:
         try:
             with measure(device) as seen:
-                block = tf.raw_ops.Empty(shape=[size + _ODD], dtype=tf.uint8, init=False)
+                block = _empty(size + _ODD)
         except tf.errors.ResourceExhaustedError:
             break
         if (seen.added or 0) < size + 2 * _ODD:
@@ -132,7 +158,7 @@ def _waste(size: int, taken: list[tf.Tensor]) -> int:
     those among them that variables have left."""
     while True:
         before = bytes_in_use()
-        block = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
+        block = _empty(size)
         waste = bytes_in_use() - before - size
         if waste < _ODD or len(taken) >= _MOST_HOLES:
             return max(0, waste)

@@ -77,7 +77,8 @@ def capture_step(
         wasted = settle(traced.captured)
         sizes = capture(traced, groups, {op.name: FREE for op in planned_ops(groups)}, name).graph
         plain_peak = sizes.no_recompute_peak
-        make_room(min(plain_peak, to_run(plain_peak)))
+        # A budget that is too small will be refused; what the error names has to do where there is room for it.
+        make_room(min(plain_peak, max(to_run(plain_peak), sizes.min_working_set)))
     measured = partial(progress.count, "measuring ops")
     captured = capture(traced, groups, (profile or _profile)(planned_ops(groups), options.cost_model, measured), name)
     return replace(captured, wasted=wasted)
