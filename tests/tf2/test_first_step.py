@@ -159,7 +159,7 @@ def test_the_search_for_another_schedule_is_a_part_of_its_trial(monkeypatch: pyt
     shaped.owner = SimpleNamespace(options=checkmate.tf2.Options(plan_seconds=60), plans=[])
     shaped.captured, shaped._progress = SimpleNamespace(graph=None), SimpleNamespace(say=lambda what: None)
     shaped._left = lambda executor: 0
-    shaped._began = shaped._trial_began = shaped._longest = shaped._sought = 0
+    shaped._began = shaped._trial_began = shaped._longest = shaped._sought = shaped._outside = 0
     shaped._found = []
     for margin, again, longest in ((0, False, 3), (20, True, 11), (15, False, 11)):
         shaped.rehearse(shaped.make(100, margin, again=again))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 import checkmate
 import checkmate.tf2
+from checkmate import Graph
 from checkmate.planning import Allowance, Options, environment, memory
 from checkmate.planning import plan as planning
 from checkmate.planning.cost_cache import close_cost_caches
@@ -49,6 +51,23 @@ def test_what_is_made_large_from_small_things_is_made_late() -> None:
     activation = 8 * 32 * 32 * 32 * 4
     assert max(value.size for value in graph.values) == activation
     assert graph.min_working_set - graph.fixed_memory < 3.1 * activation
+
+
+def test_what_a_kernel_writes_over_needs_no_second_buffer(directory: Path) -> None:
+    """Sums along the blocks of a transformer take the place of one of the two that are added up; the replay of TensorFlow's kernels knows."""
+    case = CASES["transformer"]()
+    graph = checkmate.tf2.capture(case.make(), case.loss, case.x, case.y, optimizer=case.optimizer(), cost_model="flops")
+    over = [op for op in graph.ops if op.reuses is not None]
+    assert over
+    assert all(sum(op.reuses in other.inputs for other in graph.ops) == 1 for op in over)
+    step = checkmate.tf2.compile(
+        case.make(), case.loss, case.optimizer(), case.x, case.y, budget="200%", time_limit=1, cost_model="flops"
+    )
+    (plan,) = step.plans
+    assert plan.schedule.num_recomputations == 0
+    assert plan.modelled_peak == pytest.approx(graph.no_recompute_peak, rel=0.001)
+    without = Graph([replace(op, reuses=None) for op in graph.ops], graph.values, graph.fixed_memory)
+    assert without.no_recompute_peak > 1.05 * graph.no_recompute_peak
 
 
 def test_a_workspace_does_not_depend_on_the_memory_pool(directory: Path) -> None:

@@ -102,6 +102,7 @@ def test_where_no_more_room_can_be_had_less_is_tried(monkeypatch: pytest.MonkeyP
     assert margins[0] < margins[-1] < margins[1]
     assert len(margins) <= 5
     monkeypatch.setattr(EXECUTE.Executor, "rehearse", lambda executor, limit, **_: int(1.5 * limit))
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path / "another"))  # where no plan is known to keep to less
     with pytest.raises(checkmate.InfeasibleBudget):
         checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget=budget + 1, time_limit=1, gap=0.05)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import tensorflow as tf
 
@@ -11,7 +12,7 @@ from ..graph import Graph, Op, Value, common_layer
 from ..planning import OpCost
 from .layers import Scopes
 from .op_groups import OpGroup
-from .op_kinds import IN_PLACE, root, tensor_bytes
+from .op_kinds import IN_PLACE, is_big, root, tensor_bytes
 from .order import is_gradient
 from .trace import Traced, is_fixed
 
@@ -85,7 +86,32 @@ def capture(traced: Traced, groups: list[OpGroup], costs: Mapping[str, OpCost], 
             )
         )
         maker.update(dict.fromkeys(outputs, len(ops) - 1))
-    return Captured(traced, groups, costs, Graph(ops, values, traced.fixed_bytes, name))
+    return Captured(traced, groups, costs, Graph(_with_reuse(ops, values, groups, ids), values, traced.fixed_bytes, name))
+
+
+def _with_reuse(ops: Sequence[Op], values: Sequence[Value], groups: Sequence[OpGroup], ids: Mapping[str, int]) -> list[Op]:
+    """The ops of a graph with the storage that TensorFlow's kernels write over: that of an input which nothing else reads."""
+    readers = Counter(value for op in ops for value in op.inputs)
+    found = []
+    for op, group in zip(ops, groups, strict=True):
+        if len(op.outputs) == 1:
+            made = values[op.outputs[0]].size
+            fitting = (ids[tensor.name] for tensor in _overwritten(group) if tensor.name in ids)
+            own = (value for value in fitting if readers[value] == 1 and values[value].size == made and not values[value].keep)
+            op = replace(op, reuses=next(own, None))
+        found.append(op)
+    return found
+
+
+def _overwritten(group: OpGroup) -> Iterator[tf.Tensor]:
+    """Tensors that are read once, by the first op of a group all of whose ops may write over what they read."""
+    first = group.ops[0]
+    if is_big(first) and all(op.type in IN_PLACE for op in group.ops):
+        reads = Counter(root(tensor).name for op in group.ops for tensor in op.inputs)
+        (made,) = first.outputs
+        for tensor in map(root, first.inputs):
+            if reads[tensor.name] == 1 and tensor.dtype == made.dtype:
+                yield tensor
 
 
 def _layer(group: OpGroup, scopes: Scopes, read: Sequence[str]) -> str:
