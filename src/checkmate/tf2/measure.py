@@ -28,9 +28,9 @@ _UNIT = 256
 #: So many free blocks are taken away at most.
 _MOST_HOLES = 10_000
 
-#: The pool has room for so many times what a step may take. With the same, trials of one plan of the small U-Net and the dense blocks in
-#: `benchmarks/keras_named_budgets.py` took 6.6 to 8.6 and 24 to 33 MiB from process to process, 6.6 to 8.1 and 25 to 33 with 1.25 times
-#: that, and 6.6 to 7.1 and 24 to 26 with twice, where steps took what trials in another process had: with one exception in six for 1.5.
+#: The pool has room for so many times what a step may take. With the same, plans for the least budgets of the small U-Net and the dense blocks
+#: in `benchmarks/keras_named_budgets.py` took 6.6 to 8.6 and 24 to 33 MiB in steps, up to a third more than in the trials of another
+#: process; with 1.25 times that 4 of 6 still differed, with 1.5 times one step of one did, and with twice none by more than 0.2%.
 #: TensorFlow's own notes on the room take a thirty-second part of it.
 _ROOM = 2
 
