@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from ..graph import Graph
@@ -100,8 +101,8 @@ class Notebook:
     def remember(self, budget: int, found: Outcome | Refusal) -> None:
         """Keep something for `recall`."""
         store(_KIND, self._key(budget), asdict(found))
-        if isinstance(found, Outcome):
-            store(_KIND, self._key(None), sorted({*self._kept(), budget}))
+        if isinstance(found, Outcome) and budget not in (kept := self._kept()):
+            store(_KIND, self._key(None), sorted([*kept, budget]))
 
     def under_less(self, budget: int) -> Outcome | None:
         """What was found under the largest budget below this one that a plan kept to, as an outcome of the same plan under this one."""
@@ -116,4 +117,8 @@ class Notebook:
         return found if isinstance(found, list) else []
 
     def _key(self, budget: int | None) -> str:
-        return json.dumps([__version__, self.graph.to_dict(names=False), budget, dict(self.about)], sort_keys=True, default=str)
+        return f"{budget} {self._step}"
+
+    @cached_property
+    def _step(self) -> str:
+        return json.dumps([__version__, self.graph.to_dict(names=False), dict(self.about)], sort_keys=True, default=str)

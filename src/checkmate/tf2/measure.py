@@ -86,8 +86,8 @@ def make_room(amount: int) -> None:
     """
     if default_device() != "CPU:0":
         return
-    ample = max(amount, min(_ROOM * amount, _machine_bytes() or amount))  # more is refused, after seconds
-    for size in (ample, amount):
+    ample = max(amount, min(_ROOM * amount, _machine_bytes() or amount))
+    for size in dict.fromkeys((ample, amount)):  # what is refused takes ten seconds
         with suppress(tf.errors.ResourceExhaustedError):
             _empty(size)
             return

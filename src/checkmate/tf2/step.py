@@ -109,10 +109,10 @@ class PlannedStep:
         pipeline: bool = False,
     ):
         self.function = function
-        self.pipeline = pipeline
         self.options = options
         self.name = name
         self.varying_batch = varying_batch
+        self.pipeline = pipeline
         self._steps: dict[Any, _Shaped] = {}
 
     @property
@@ -263,7 +263,7 @@ class _Shaped:
         best = candidate
         for best in self._overlapped(candidate):
             yield best
-        latest = best
+        latest, own_cost = best, candidate.plan.schedule.cost
         for _ in range(_MORE_ROOM):
             if not latest.wanted_room:
                 return
@@ -271,8 +271,8 @@ class _Shaped:
                 latest = self._with_more_room(latest)
             except InfeasibleBudget:
                 return
-            cost = latest.plan.schedule.cost / candidate.plan.schedule.cost
-            if cost > (_LITTLE if best.rehearsed_seconds is None else _MUCH):
+            cost = latest.plan.schedule.cost
+            if cost > own_cost * (_LITTLE if best.rehearsed_seconds is None else _MUCH):
                 return
             self.rehearse(latest)
             yield best
@@ -281,7 +281,7 @@ class _Shaped:
                 found = tried
                 yield best
             if found.overlaps:
-                if cost <= _LITTLE or _is_quicker(found, best):
+                if cost <= own_cost * _LITTLE or _is_quicker(found, best):
                     yield found
                 return
 

@@ -127,7 +127,7 @@ class StepPlan:
             unmade = sum(part.beside_inputs for pair, part in enumerate(parts) if pair not in begun)
             ended = {event.pair for event in self.events[:number] if event.backward}
             more = sum(self.halves[pair].more for pair in begun - ended) if self.halves else 0
-            before.append(live - unmade + more + plan.reserved + plan.outside)
+            before.append(live - unmade + more + plan.allowance.elsewhere)
         return before
 
     @property
