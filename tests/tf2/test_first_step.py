@@ -21,6 +21,7 @@ from checkmate.tf2.emit import emit
 from checkmate.tf2.internals import without_graph_rewriting
 from checkmate.tf2.op_kinds import Held, note_held, tensor_bytes
 from checkmate.tf2.step import capture_step
+from checkmate.tf2.variable_memory import Homes
 from tf2_models import CASES, identical, state, train_plain
 
 STEP, EXECUTE = sys.modules["checkmate.tf2.step"], sys.modules["checkmate.tf2.execute"]
@@ -156,7 +157,7 @@ def test_the_search_for_another_schedule_is_a_part_of_its_trial(monkeypatch: pyt
     monkeypatch.setattr(STEP, "make_plan", make_plan)
     monkeypatch.setattr(STEP, "Executor", lambda captured, plan, overlap: SimpleNamespace(plan=plan, rehearse=rehearse))
     shaped = object.__new__(STEP._Shaped)
-    shaped.owner = SimpleNamespace(options=checkmate.tf2.Options(plan_seconds=60), plans=[])
+    shaped.owner = SimpleNamespace(options=checkmate.tf2.Options(plan_seconds=60), plans=[], homes=Homes())
     shaped.captured, shaped._progress = SimpleNamespace(graph=None), SimpleNamespace(say=lambda what: None)
     shaped._left = lambda executor: 0
     shaped._began = shaped._trial_began = shaped._longest = shaped._sought = shaped._outside = 0

@@ -18,8 +18,8 @@ from .capture import Captured
 from .eager import EagerProgram
 from .emit import can_run_dry, emit, original
 from .internals import onednn_is_on, without_graph_rewriting
-from .measure import counts_memory, counts_small_blocks, default_device, measure, zeros_outside
-from .op_kinds import CALLS, CHOICES, SMALL, SMALL_BLOCK, tensor_bytes
+from .measure import counts_memory, counts_small_blocks, default_device, measure, smallest_counted, zeros_outside
+from .op_kinds import CALLS, CHOICES
 from .overlap import overlapping
 from .plan import Plan
 from .priority import prioritized
@@ -139,19 +139,18 @@ class Executor:
         return uncounted(self.captured, self.plan.schedule.steps, peak_of(self.captured, self.plan.runs))
 
     @cached_property
-    def replaced(self) -> list[int]:
-        """Bytes of each variable that a step replaces by its next value, as those of momentum are. It lies elsewhere after each step, in a
-        block that is up to twice as large."""
-        least = SMALL if counts_small_blocks(default_device()) else SMALL_BLOCK
-        sizes = [tensor_bytes(run.op.inputs[1]) for run in self.plan.runs if run.op.type == "AssignVariableOp"]
-        return [size for size in sizes if size >= least]
+    def moved(self) -> dict[str, int]:
+        """Variables that lie elsewhere after a step, in blocks that are up to twice as large, by the names of their handles, and their bytes:
+        those that it replaces by their next value, as those of momentum, and that it changes while something still reads what they were."""
+        least = smallest_counted(default_device())
+        return {name: size for run in self.plan.runs for name, size in run.moved.items() if size >= least}
 
     @cached_property
-    def _moving(self) -> int:
-        """Bytes by which steps may take more than rehearsals, which change no variables: those that are replaced, and the holes that they
+    def moving(self) -> int:
+        """Bytes by which steps may take more than rehearsals, which change no variables: those that are moved, and the holes that they
         leave, lie in larger blocks. The waste of many variables adds up as chance does.
         """
-        return isqrt(sum(min(size, _MOST_WASTE) ** 2 for size in self.replaced))
+        return isqrt(sum(min(size, _MOST_WASTE) ** 2 for size in self.moved.values()))
 
     @cached_property
     def _least(self) -> int:
@@ -248,7 +247,7 @@ class Executor:
                     with measure() as seen:
                         kept.append(self._call(function, batch))
                     took.append(time.perf_counter() - began)
-                    taken = (seen.added or 0) - unmade + self._left_out + self.uncounted + self._moving
+                    taken = (seen.added or 0) - unmade + self._left_out + self.uncounted + self.moving
                     most, least, unmade = max(most, taken), min(least or taken, taken), 0
                     if not whole and (most > limit or (most <= enough_below and not self.overlaps)):
                         break

@@ -242,6 +242,11 @@ def onednn_is_on() -> bool:
     return bool(_pywrap_util_port.IsMklEnabled())
 
 
+def address(tensor: tf.Tensor) -> int:
+    """Where a tensor of the CPU begins in memory."""
+    return int(tensor._numpy().ctypes.data)
+
+
 def variable_bytes(handle: tf.Tensor) -> int:
     """Bytes of the variable (or whatever else) behind a resource handle; 0 where that is not known."""
     total = 0

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import itemgetter
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from .internals import onednn_is_on, variable_bytes, variable_type
+from .internals import onednn_is_on
 from .op_kinds import SMALL, SMALL_BLOCK
 
 #: Bytes: what TensorFlow asks of the address of a tensor.
 _ALIGNED = 64
 
 #: Bytes: few blocks are larger than a power of two by no more than this.
-_ODD = 4096
+ODD = 4096
 
 #: Bytes: the pool gives out multiples of this.
-_UNIT = 256
+UNIT = 256
 
 #: So many free blocks are taken away at most.
 _MOST_HOLES = 10_000
@@ -89,13 +87,13 @@ def make_room(amount: int) -> None:
     ample = max(amount, min(_ROOM * amount, _machine_bytes() or amount))
     for size in dict.fromkeys((ample, amount)):  # what is refused takes ten seconds
         with suppress(tf.errors.ResourceExhaustedError):
-            _empty(size)
+            empty(size)
             return
 
 
-def _empty(size: int) -> tf.Tensor:
+def empty(size: int) -> tf.Tensor:
     """A block of so many bytes, or a little more. Nothing is written to it."""
-    return tf.raw_ops.Empty(shape=[-(-size // _UNIT), _UNIT], dtype=tf.uint8, init=False)  # no side may have 2 GiB
+    return tf.raw_ops.Empty(shape=[-(-size // UNIT), UNIT], dtype=tf.uint8, init=False)  # no side may have 2 GiB
 
 
 @contextmanager
@@ -111,59 +109,15 @@ def exact_blocks(largest: int) -> Iterator[None]:
     while device == "CPU:0" and counts_memory(device) and size < 2 * largest and len(taken) < _MOST_HOLES:
         try:
             with measure(device) as seen:
-                block = _empty(size + _ODD)
+                block = empty(size + ODD)
         except tf.errors.ResourceExhaustedError:
             break
-        if (seen.added or 0) < size + 2 * _ODD:
+        if (seen.added or 0) < size + 2 * ODD:
             size *= 2  # cut from a block of twice the size, or luckily exact
         else:
             taken.append(block)
         del block
     yield
-
-
-def settle(variables: Iterable[Any]) -> int:
-    """Have variables lie in blocks of the memory pool of the CPU that are as large as they are, as far as the pool has such blocks.
-
-    A variable keeps the block that its first value was put into, which the pool may have given out whole though it was nearly twice as
-    large, or a place outside of the pool. That would be there in every step, and no rehearsal would show it.
-
-    Args:
-        variables: their handles, and whatever else.
-
-    Returns:
-        Bytes by which the blocks are larger than the variables. Variables of so few bytes that they are not counted are left out.
-    """
-    device = default_device()
-    if device != "CPU:0" or not counts_memory(device):
-        return 0
-    least = SMALL if counts_small_blocks(device) else SMALL_BLOCK
-    found = {id(handle): (variable_bytes(handle), handle) for handle in variables if variable_type(handle) is not None}
-    large = sorted((one for one in found.values() if one[0] >= least), key=itemgetter(0))  # none fits where a smaller one was
-    if not large:
-        return 0
-    wasted = 0
-    taken: list[tf.Tensor] = []
-    for size, handle in large:
-        with suppress(tf.errors.OpError):  # it has no value yet, or there is no room
-            value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable_type(handle))
-            wasted += _waste(size, taken)
-            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.raw_ops.DeepCopy(x=value))
-            del value
-    return wasted
-
-
-def _waste(size: int, taken: list[tf.Tensor]) -> int:
-    """Bytes by which the next block for so many bytes will be larger. Free blocks for which it would be too many are taken away first,
-    those among them that variables have left."""
-    while True:
-        before = bytes_in_use()
-        block = _empty(size)
-        waste = bytes_in_use() - before - size
-        if waste < _ODD or len(taken) >= _MOST_HOLES:
-            return max(0, waste)
-        taken.append(block)
-        del block
 
 
 def outside(array: np.ndarray, dtype: tf.DType) -> tf.Tensor:
@@ -230,6 +184,11 @@ def bytes_in_use() -> int:
 def counts_memory(device: str) -> bool:
     """TensorFlow counts the bytes of this device."""
     return _info(device) is not None
+
+
+def smallest_counted(device: str) -> int:
+    """Bytes of the smallest tensors that are worth a thought and that TensorFlow counts."""
+    return SMALL if counts_small_blocks(device) else SMALL_BLOCK
 
 
 @lru_cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tensorflow as tf
 
@@ -29,7 +29,7 @@ class Run:
         reads: copies of tensors, each as its name and the number of the run that made it. made: bytes of each copy it makes.
         workspace: bytes. before: bytes live when it begins, fixed memory included. during: bytes live while it runs.
         takes: bytes that it adds at most, in whatever order runs end. outdated: bytes of former values of variables that are
-            live while it runs.
+            live while it runs. moved: variables that lie elsewhere after it, by the names of their handles, and their bytes.
     """
 
     op: tf.Operation
@@ -40,6 +40,7 @@ class Run:
     during: int = 0
     takes: int = 0
     outdated: int = 0
+    moved: dict[str, int] = field(default_factory=dict)
 
     @property
     def largest_block(self) -> int:
@@ -86,10 +87,13 @@ def replay(captured: Captured, steps: Sequence[Step], size_of: Callable[[tf.Tens
     former = 0
     for number, run in enumerate(runs):
         run.before = live + former
-        for last_reader, bytes_ in outdated.get(number, ()):
+        if run.op.type == "AssignVariableOp":
+            run.moved[run.op.inputs[0].name] = tensor_bytes(run.op.inputs[1])
+        for variable, last_reader, bytes_ in outdated.get(number, ()):
             former += bytes_
             ending[last_reader] += bytes_
             run.takes += bytes_
+            run.moved[variable] = bytes_
         run.outdated = former
         dying = {copy for copy in run.reads if last[copy] == number}
         own = sum(run.made.values())
@@ -128,8 +132,8 @@ class _Values:
             for handle in filter(is_handle, op.inputs):
                 self.changes[handle.name].append(number)
 
-    def outdated(self) -> dict[int, list[tuple[int, int]]]:
-        """For runs that change a variable of which something still has to read what it was: when that ends, and bytes.
+    def outdated(self) -> dict[int, list[tuple[str, int, int]]]:
+        """For runs that change a variable of which something still has to read what it was: its handle, when that ends, and bytes.
 
         TensorFlow leaves the former value where it is and makes a new one elsewhere.
         """
@@ -140,9 +144,9 @@ class _Values:
             change = next((number for number in self.changes[handle.name] if read <= number < last), None)
             if change is not None:
                 lasts[change, handle.name] = max((last, self._size_of(value)), lasts.get((change, handle.name), (0, 0)))
-        found: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        for (change, _), ending in lasts.items():
-            found[change].append(ending)
+        found: defaultdict[int, list[tuple[str, int, int]]] = defaultdict(list)
+        for (change, variable), ending in lasts.items():
+            found[change].append((variable, *ending))
         return found
 
 

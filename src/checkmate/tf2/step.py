@@ -21,12 +21,13 @@ from ..schedule import Schedule
 from .calls import find_calls
 from .capture import Captured, capture, planned_ops
 from .execute import Executor
-from .measure import bytes_in_use, default_device, make_room, measure, settle, watch
+from .measure import bytes_in_use, default_device, make_room, measure, watch
 from .op_groups import make_groups
 from .options import Options
 from .plan import Plan, automatic_budget, in_another_order, make_plan
 from .profile import profile_ops, tf_environment
 from .trace import trace
+from .variable_memory import Homes
 
 #: A plan with more room may cost this much more where its ops overlap and those of the other do not, which saves more (see `_PARTS` in
 #: execute.py). So many are tried at most.
@@ -58,6 +59,7 @@ def capture_step(
     varying_batch: bool = False,
     progress: PlanningProgress | None = None,
     profile: Callable[..., dict[str, OpCost]] | None = None,
+    homes: Homes | None = None,
 ) -> Captured:
     """Trace a step function and find what each of its ops costs. Nothing is trained.
 
@@ -66,6 +68,7 @@ def capture_step(
         to_run: from the plain peak of the step in bytes to the budget that it will run under, so that the memory pool had better be
             in order; None if it will not run.
         varying_batch: as in `PlannedStep`. progress: it is told what is done. profile: instead of `profile_ops`.
+        homes: where the variables are put before the step runs.
     """
     progress = progress or PlanningProgress(name, False)
     progress.say("tracing the step")
@@ -74,7 +77,7 @@ def capture_step(
     groups = make_groups(traced)
     wasted = 0
     if to_run is not None:
-        wasted = settle(traced.captured)
+        wasted = 0 if homes is None else homes.take_in(traced.captured)
         sizes = capture(traced, groups, {op.name: FREE for op in planned_ops(groups)}, name).graph
         plain_peak = sizes.no_recompute_peak
         # A budget that is too small will be refused; what the error names has to do where there is room for it.
@@ -97,6 +100,7 @@ class PlannedStep:
     Attributes:
         options: with that budget in bytes from the first plan on.
         plans: one per set of input shapes, in the order in which they were first used.
+        homes: places of the variables.
     """
 
     def __init__(
@@ -113,6 +117,7 @@ class PlannedStep:
         self.name = name
         self.varying_batch = varying_batch
         self.pipeline = pipeline
+        self.homes = Homes()
         self._steps: dict[Any, _Shaped] = {}
 
     @property
@@ -184,7 +189,7 @@ class _Shaped:
         self.owner = owner
         self.passed: int | None = None  # bytes that the last step took above the budget
         self.warned: set[str] = set()
-        self._in_use = 0  # bytes when variables were settled
+        self._in_use = 0  # bytes when variables were brought back
         self._most_added = 0  # bytes that a step added under the present executor
         self._began = self._trial_began = _clock()
         self._sought = 0.0  # seconds in which further schedules were sought since the last trial
@@ -197,7 +202,14 @@ class _Shaped:
         owner = self.owner
         varying = owner.varying_batch
         self.captured = capture_step(
-            owner.function, specs, owner.options, owner.name, to_run=owner.total, varying_batch=varying, progress=self._progress
+            owner.function,
+            specs,
+            owner.options,
+            owner.name,
+            to_run=owner.total,
+            varying_batch=varying,
+            progress=self._progress,
+            homes=owner.homes,
         )
         if not owner.plans:
             _warn_of_unknown_sizes(self.captured.traced.of_unknown_size)
@@ -255,6 +267,7 @@ class _Shaped:
     def rehearse(self, candidate: Executor, *, whole: bool = False) -> int | None:
         self._trial_began, self._sought = _clock() - self._sought, 0.0
         self._progress.say(f"trying a schedule out that takes {candidate.plan.schedule.overhead:.3f} times the time of all ops")
+        self.owner.homes.bring_back()
         added = candidate.rehearse(self._left(candidate), whole=whole)
         return None if added is None else self._foreseen(candidate, added)
 
@@ -345,21 +358,24 @@ class _Shaped:
         return self.captured.traced.pack(results)
 
     def _grown(self, first: bool) -> int:
-        """Bytes that variables take beyond their sizes since steps replaced them. Where that may pass the budget they are settled again.
+        """Bytes that variables take beyond their sizes since steps moved them. Where a step may pass the budget they are brought back.
 
         Args:
             first: the executor has not run yet.
         """
-        executor, wasted = self.executor, self.captured.wasted
-        if not executor.replaced:
+        executor = self.executor
+        if not executor.moved:
             return 0
         # More than that is not of training.
-        grown = 0 if first else min(sum(executor.replaced), max(0, bytes_in_use() - self._in_use))
+        grown = 0 if first else min(sum(executor.moved.values()), max(0, bytes_in_use() - self._in_use))
         if first:
             self._most_added = 0
-        if first or self._total(executor, self._most_added + executor.uncounted + grown) > executor.plan.budget:
-            grown = max(0, settle(self.captured.traced.captured) - wasted)
+        may_take = self._total(executor, self._most_added + executor.uncounted + grown + executor.moving)
+        if first or may_take > executor.plan.budget:
+            grown = self.owner.homes.bring_back()
             self._in_use = bytes_in_use() + executor.unmade - grown
+        handles = self.captured.traced.handles
+        self.owner.homes.leave(handles[name] for name in executor.moved if name in handles)
         return grown
 
     def _check(self, peak: int) -> None:

@@ -49,6 +49,11 @@ class Traced:
         return len(self.inputs) - len(self.captured)
 
     @cached_property
+    def handles(self) -> dict[str, Any]:
+        """What stands behind inputs that are no arguments, by the names of these."""
+        return dict(zip((x.name for x in self.inputs[self.argument_count :]), self.captured, strict=True))
+
+    @cached_property
     def nodes(self) -> Mapping[str, Any]:
         """The node of each op, as TensorFlow stores it, by name."""
         return {node.name: node for node in self.graph.as_graph_def().node}
