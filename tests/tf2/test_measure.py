@@ -62,9 +62,9 @@ def test_variables_come_back_to_where_they_were() -> None:
     homes = Homes()
     assert homes.take_in(handles) == homes.bring_back() == 0
     places = []
-    for step in range(4):
+    for step in range(12):
         between = []
-        for one in variables[step:] + variables[:step]:
+        for one in variables[step % 4 :] + variables[: step % 4]:
             one.assign(tf.fill(one.shape, float(step)))
             between.append(block(MEBI + step * 1000))
         del between
@@ -72,7 +72,9 @@ def test_variables_come_back_to_where_they_were() -> None:
         assert homes.bring_back() == 0
         places.append([address(one.read_value()) for one in variables])
         assert all((one.numpy() == step).all() for one in variables)
-    assert places[1] == places[2] == places[3]  # the first ones may lie beside what they left when they were given places
+    assert (
+        places[-1] == places[-2] == places[-3]
+    )  # the first ones may lie beside room that is free by now, which moves them a few times
     assert bytes_in_use() - before == 10 * MEBI
 
 
