@@ -59,6 +59,11 @@ def test_what_is_counted_is_what_tensorflow_copies(name: str) -> None:
         after = addresses(model)
         copied.append(sum(size[path] for path in large if before[path] != after[path]))
         runs = replay(captured, steps)
+        handles = captured.traced.handles
+        moved = {id(handles[name]) for run in runs for name in run.moved}
+        assert {v.path for v in model.trainable_variables if id(v.value.handle) in moved} & large == {
+            path for path in large if before[path] != after[path]
+        }
         assert 0 <= max(run.outdated for run in runs) - copied[-1] < (1024 if copied[-1] == 0 else sum(size.values()) / 20)
     assert copied[0] == 0 < copied[1]
 

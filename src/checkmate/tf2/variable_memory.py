@@ -96,10 +96,11 @@ class Homes:
             for one in away:
                 _move(one.handle, one.size, taken, one.home.__eq__)
         taken.clear()
-        homeless = [one for one in away if address(_value(one.handle)) != one.home]
-        for one in homeless:
+        if all(address(_value(one.handle)) == one.home for one in away):
+            return 0
+        for one in away:
             del self._variables[id(one.handle)]
-        return self.take_in(one.handle for one in homeless) if homeless else 0
+        return self.take_in(one.handle for one in away)
 
 
 def _in_any(variables: Iterable[_Variable], at: int) -> bool:
