@@ -27,7 +27,7 @@ from .options import Options
 from .plan import Plan, automatic_budget, in_another_order, make_plan
 from .profile import profile_ops, tf_environment
 from .trace import trace
-from .variable_memory import Homes
+from .variable_memory import Homes, settle
 
 #: A plan with more room may cost this much more where its ops overlap and those of the other do not, which saves more (see `_PARTS` in
 #: execute.py). So many are tried at most.
@@ -59,7 +59,6 @@ def capture_step(
     varying_batch: bool = False,
     progress: PlanningProgress | None = None,
     profile: Callable[..., dict[str, OpCost]] | None = None,
-    homes: Homes | None = None,
 ) -> Captured:
     """Trace a step function and find what each of its ops costs. Nothing is trained.
 
@@ -68,7 +67,6 @@ def capture_step(
         to_run: from the plain peak of the step in bytes to the budget that it will run under, so that the memory pool had better be
             in order; None if it will not run.
         varying_batch: as in `PlannedStep`. progress: it is told what is done. profile: instead of `profile_ops`.
-        homes: where the variables are put before the step runs.
     """
     progress = progress or PlanningProgress(name, False)
     progress.say("tracing the step")
@@ -77,7 +75,7 @@ def capture_step(
     groups = make_groups(traced)
     wasted = 0
     if to_run is not None:
-        wasted = 0 if homes is None else homes.take_in(traced.captured)
+        wasted = settle(traced.captured)
         sizes = capture(traced, groups, {op.name: FREE for op in planned_ops(groups)}, name).graph
         plain_peak = sizes.no_recompute_peak
         # A budget that is too small will be refused; what the error names has to do where there is room for it.
@@ -100,7 +98,7 @@ class PlannedStep:
     Attributes:
         options: with that budget in bytes from the first plan on.
         plans: one per set of input shapes, in the order in which they were first used.
-        homes: places of the variables.
+        homes: places of variables that steps move.
     """
 
     def __init__(
@@ -202,14 +200,7 @@ class _Shaped:
         owner = self.owner
         varying = owner.varying_batch
         self.captured = capture_step(
-            owner.function,
-            specs,
-            owner.options,
-            owner.name,
-            to_run=owner.total,
-            varying_batch=varying,
-            progress=self._progress,
-            homes=owner.homes,
+            owner.function, specs, owner.options, owner.name, to_run=owner.total, varying_batch=varying, progress=self._progress
         )
         if not owner.plans:
             _warn_of_unknown_sizes(self.captured.traced.of_unknown_size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -17,94 +16,88 @@ from .measure import ODD, UNIT, bytes_in_use, counts_memory, default_device, emp
 _MOST_HOLES, _MOST_ELSEWHERE = 10_000, 64
 
 
-@dataclass
-class _Variable:
-    """A variable that has a place: its handle, its bytes, the address at which it belongs, and by how many bytes its block is larger."""
-
-    handle: tf.Tensor
-    size: int
-    home: int
-    waste: int
-
-    @property
-    def place(self) -> range:
-        return range(self.home, self.home + self.size)
-
-
-class Homes:
-    """Places of variables, side by side, in blocks that are as large as they are, as far as the pool has such blocks.
+def settle(variables: Iterable[Any]) -> int:
+    """Have variables lie in blocks that are as large as they are, as far as the pool has such blocks.
 
     A variable keeps the block that its first value was put into, which the pool may have given out whole though it was nearly twice as
     large, or a place outside of the pool. That would be there in every step, and no rehearsal would show it.
 
-    And a step puts the next value of a variable wherever there is room, in the middle of the pool for one. Free blocks beside it are smaller
+    Args:
+        variables: their handles, and whatever else.
+
+    Returns:
+        Bytes by which the blocks are larger than the variables. Variables of so few bytes that they are not counted are left out.
+    """
+    if not _in_pool():
+        return 0
+    taken: list[tf.Tensor] = []
+    with suppress(tf.errors.OpError):  # there is no room
+        return sum([_move(handle, size, taken) for size, handle in sorted(_counted(variables), key=itemgetter(0))])
+    return 0
+
+
+class Homes:
+    """Places, side by side, of the variables that steps move; they are brought back there between steps.
+
+    A step puts the next value of a variable wherever there is room, in the middle of the pool for one. Free blocks beside it are smaller
     then, and the pool gives them out whole to tensors that need less: of 30 steps of VGG19 with momentum in `benchmarks/keras_matrix.py`,
-    none of which changed the plan, the first took 187 MiB and some up to 229. With all variables back where they were before each step,
+    none of which changed the plan, the first took 187 MiB and some up to 229. With all variables back in their places before each step,
     every one took 187.
     """
 
     def __init__(self) -> None:
-        self._variables: dict[int, _Variable] = {}  # by the identity of the handle
-        self._away: dict[int, _Variable] = {}  # those of them that may lie elsewhere
-
-    def take_in(self, handles: Iterable[Any]) -> int:
-        """Give places to variables that have none.
-
-        Args:
-            handles: of variables, and whatever else. Variables of so few bytes that they are not counted are left where they are.
-
-        Returns:
-            Bytes by which their blocks are larger than they are.
-        """
-        if not _in_pool():
-            return 0
-        least = smallest_counted("CPU:0")
-        wanted = {id(one): one for one in handles if variable_type(one) is not None}
-        new = {key: one for key, one in wanted.items() if key not in self._variables}
-        sizes = [(size, one) for one in new.values() if (size := variable_bytes(one)) >= least and _has_value(one)]
-        taken: list[tf.Tensor] = []
-        total = sum(-(-size // UNIT) * UNIT for size, _ in sizes)
-        with suppress(tf.errors.OpError):  # there is no room
-            _next_waste(total, taken)
-            begin = address(empty(total))
-            place = range(begin, begin + total)
-            taken.clear()
-            for size, handle in sorted(sizes, key=itemgetter(0), reverse=True):
-                waste = _move(handle, size, taken, lambda at: at in place)
-                self._variables[id(handle)] = _Variable(handle, size, address(_value(handle)), waste)
-        return sum(self._variables[key].waste for key in wanted if key in self._variables)
+        self._moved: dict[int, Any] = {}  # handles by their identities
+        self._place = range(0)  # addresses; empty where there is none yet
+        self._away = False  # a step ran since they were brought back
 
     def leave(self, handles: Iterable[Any]) -> None:
         """A step moves these variables."""
-        self._away |= {id(one): self._variables[id(one)] for one in handles if id(one) in self._variables}
+        before = len(self._moved)
+        self._moved |= {id(one): one for one in handles}
+        self._away = bool(self._moved)
+        if len(self._moved) > before:
+            self._place = range(0)  # all need a larger one
 
     def bring_back(self) -> int:
-        """Put variables where they belong that a step moved, and find other places for them where something else lies there.
+        """Put the variables where they belong.
 
         Returns:
             Bytes by which their blocks are larger than they are.
         """
-        away = [one for one in self._away.values() if _has_value(one.handle) and address(_value(one.handle)) != one.home]
-        self._away.clear()
-        away.sort(key=lambda one: one.home)  # of a free block the pool gives out the beginning first
-        taken: list[tf.Tensor] = []
-        with suppress(tf.errors.OpError):  # there is no room
-            for one in away:
-                if _in_any(away, address(_value(one.handle))):
-                    _move(one.handle, one.size, taken, lambda at: not _in_any(away, at))
-            taken.clear()
-            for one in away:
-                _move(one.handle, one.size, taken, one.home.__eq__)
-        taken.clear()
-        if all(address(_value(one.handle)) == one.home for one in away):
+        if not self._away or not _in_pool():
             return 0
-        for one in away:
-            del self._variables[id(one.handle)]
-        return self.take_in(one.handle for one in away)
+        self._away = False
+        variables = sorted(_counted(self._moved.values()), key=itemgetter(0), reverse=True)
+        wasted = 0
+        with suppress(tf.errors.OpError):  # there is no room
+            wasted = self._put(variables)
+            if not all(address(_value(handle)) in self._place for _, handle in variables):
+                self._place = range(0)  # something else lies there, or what is free before it has become one with it
+                wasted = self._put(variables)
+        return wasted
+
+    def _put(self, variables: list[tuple[int, tf.Tensor]]) -> int:
+        """Put variables into the place, which is found first where there is none."""
+        taken: list[tf.Tensor] = []
+        if self._place:
+            # Each may lie where another one belongs.
+            for size, handle in variables:
+                if address(_value(handle)) in self._place:
+                    _move(handle, size, taken, lambda at: at not in self._place)
+        else:
+            total = sum(-(-size // UNIT) * UNIT for size, _ in variables)
+            _next_waste(total, taken)
+            begin = address(empty(total))
+            self._place = range(begin, begin + total)
+        taken.clear()
+        return sum([_move(handle, size, taken, lambda at: at in self._place) for size, handle in variables])
 
 
-def _in_any(variables: Iterable[_Variable], at: int) -> bool:
-    return any(at in one.place for one in variables)
+def _counted(variables: Iterable[Any]) -> list[tuple[int, tf.Tensor]]:
+    """Variables that TensorFlow counts and that have values, each once, with their bytes."""
+    least = smallest_counted("CPU:0")
+    found = {id(one): one for one in variables if variable_type(one) is not None}
+    return [(size, one) for one in found.values() if (size := variable_bytes(one)) >= least and _has_value(one)]
 
 
 def _in_pool() -> bool:
