@@ -16,7 +16,7 @@ from checkmate.solvers.smallest_budget import least_peak_found
 from checkmate.tf2.capture import Captured
 from checkmate.tf2.emit import emit
 from checkmate.tf2.former_values import FormerValues
-from checkmate.tf2.internals import without_graph_rewriting
+from checkmate.tf2.internals import address, without_graph_rewriting
 from checkmate.tf2.plan import make_plan
 from checkmate.tf2.replay import peak_of, replay
 from tf2_models import captured_case, tensors
@@ -41,7 +41,7 @@ def and_the_outputs_again(captured: Captured) -> list[Step]:
 
 def addresses(model: Any) -> dict[str, int]:
     reads = {v.path: tf.raw_ops.ReadVariableOp(resource=v.value.handle, dtype=v.value.dtype) for v in model.trainable_variables}
-    return {path: read._numpy().__array_interface__["data"][0] for path, read in reads.items()}
+    return {path: address(read) for path, read in reads.items()}
 
 
 @pytest.mark.parametrize("name", ["transformer", "unet"])

@@ -404,7 +404,7 @@ def test_what_variables_take_that_steps_move_is_seen(tmp_path: Path, monkeypatch
     x = np.random.default_rng(0).normal(size=(512, 512)).astype(np.float32)
     layers = [keras.layers.Dense(512, activation="relu") for _ in range(4)]
     model, optimizer = keras.Sequential([keras.Input((512,)), *layers]), keras.optimizers.SGD(0.01, momentum=0.9)
-    step = checkmate.tf2.compile(model, "mse", optimizer, x, x, budget="21MiB", time_limit=1, gap=0.05)
+    step = checkmate.tf2.compile(model, "mse", optimizer, x, x, budget="22MiB", time_limit=1, gap=0.05)
     step(x, x)
     (shaped,) = step._step._steps.values()
     backs: list[int] = []
@@ -413,10 +413,9 @@ def test_what_variables_take_that_steps_move_is_seen(tmp_path: Path, monkeypatch
     monkeypatch.setattr(homes, "bring_back", lambda: backs.append(bring_back()) or backs[-1])
     before = shaped.plan.measured_peak
     assert before is not None
-
-    kept = [tf.zeros([2**17])]
+    kept = [tf.zeros([2**19])]
     step(x, x)
-    assert before < shaped.plan.measured_peak <= shaped.plan.budget
+    assert before + 2**20 < shaped.plan.measured_peak <= shaped.plan.budget
     assert not backs
     before = shaped.plan.measured_peak
     kept.append(tf.zeros([2**22]))

@@ -24,7 +24,7 @@ ODD = 4096
 UNIT = 256
 
 #: So many free blocks are taken away at most.
-_MOST_HOLES = 10_000
+MOST_HOLES = 10_000
 
 #: The pool has room for so many times what a step may take. With the same, plans for the least budgets of the small U-Net and the dense blocks
 #: in `benchmarks/keras_named_budgets.py` took 6.6 to 8.6 and 24 to 33 MiB in steps, up to a third more than in the trials of another
@@ -106,7 +106,7 @@ def exact_blocks(largest: int) -> Iterator[None]:
     device = default_device()
     taken: list[tf.Tensor] = []
     size = SMALL
-    while device == "CPU:0" and counts_memory(device) and size < 2 * largest and len(taken) < _MOST_HOLES:
+    while in_counted_pool() and size < 2 * largest and len(taken) < MOST_HOLES:
         try:
             with measure(device) as seen:
                 block = empty(size + ODD)
@@ -173,6 +173,11 @@ def watch(device: str, most: int) -> Iterator[Measurement]:
     after = _info(device)
     if before is not None and after is not None and after[1] > before[1]:
         seen.base, seen.peak = before[0], after[1]
+
+
+def in_counted_pool() -> bool:
+    """Tensors lie in the pool of the CPU, and TensorFlow counts what it gives out."""
+    return default_device() == "CPU:0" and counts_memory("CPU:0")
 
 
 def bytes_in_use() -> int:

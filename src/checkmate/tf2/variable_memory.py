@@ -10,10 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from .internals import address, variable_bytes, variable_type
-from .measure import ODD, UNIT, bytes_in_use, counts_memory, default_device, empty, smallest_counted
+from .measure import MOST_HOLES, ODD, UNIT, bytes_in_use, empty, in_counted_pool, smallest_counted
 
-#: So many free blocks that would be too large are taken away at most, and so many that lie elsewhere.
-_MOST_HOLES, _MOST_ELSEWHERE = 10_000, 64
+#: So many free blocks that lie elsewhere are taken away for one variable at most.
+_MOST_ELSEWHERE = 64
 
 
 def settle(variables: Iterable[Any]) -> int:
@@ -28,12 +28,14 @@ def settle(variables: Iterable[Any]) -> int:
     Returns:
         Bytes by which the blocks are larger than the variables. Variables of so few bytes that they are not counted are left out.
     """
-    if not _in_pool():
+    if not in_counted_pool():
         return 0
+    wasted = 0
     taken: list[tf.Tensor] = []
-    with suppress(tf.errors.OpError):  # there is no room
-        return sum([_move(handle, size, taken) for size, handle in sorted(_counted(variables), key=itemgetter(0))])
-    return 0
+    for size, handle in sorted(_counted(variables), key=itemgetter(0)):  # none fits where a smaller one was
+        with suppress(tf.errors.OpError):  # it has no value yet, or there is no room
+            wasted += _move(handle, size, taken)
+    return wasted
 
 
 class Homes:
@@ -64,12 +66,12 @@ class Homes:
         Returns:
             Bytes by which their blocks are larger than they are.
         """
-        if not self._away or not _in_pool():
+        if not self._away or not in_counted_pool():
             return 0
         self._away = False
         variables = sorted(_counted(self._moved.values()), key=itemgetter(0), reverse=True)
         wasted = 0
-        with suppress(tf.errors.OpError):  # there is no room
+        with suppress(tf.errors.OpError):  # one has no value any more, or there is no room
             wasted = self._put(variables)
             if not all(address(_value(handle)) in self._place for _, handle in variables):
                 self._place = range(0)  # something else lies there, or what is free before it has become one with it
@@ -94,15 +96,10 @@ class Homes:
 
 
 def _counted(variables: Iterable[Any]) -> list[tuple[int, tf.Tensor]]:
-    """Variables that TensorFlow counts and that have values, each once, with their bytes."""
+    """Variables that TensorFlow counts, each once, with their bytes."""
     least = smallest_counted("CPU:0")
     found = {id(one): one for one in variables if variable_type(one) is not None}
-    return [(size, one) for one in found.values() if (size := variable_bytes(one)) >= least and _has_value(one)]
-
-
-def _in_pool() -> bool:
-    """Variables lie in the pool of the CPU, and TensorFlow counts what it gives out."""
-    return default_device() == "CPU:0" and counts_memory("CPU:0")
+    return [(size, one) for one in found.values() if (size := variable_bytes(one)) >= least]
 
 
 def _move(handle: tf.Tensor, size: int, taken: list[tf.Tensor], wanted: Callable[[int], bool] | None = None) -> int:
@@ -111,10 +108,6 @@ def _move(handle: tf.Tensor, size: int, taken: list[tf.Tensor], wanted: Callable
     waste = _next_waste(size, taken, wanted)
     tf.raw_ops.AssignVariableOp(resource=handle, value=tf.raw_ops.DeepCopy(x=value))
     return waste
-
-
-def _has_value(handle: tf.Tensor) -> bool:
-    return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
 
 
 def _value(handle: tf.Tensor) -> tf.Tensor:
@@ -135,7 +128,7 @@ def _next_waste(size: int, taken: list[tf.Tensor], wanted: Callable[[int], bool]
         waste = bytes_in_use() - before - size
         exact = waste < ODD
         elsewhere += exact
-        if (exact and (wanted is None or elsewhere > _MOST_ELSEWHERE or wanted(address(block)))) or len(taken) >= _MOST_HOLES:
+        if (exact and (wanted is None or elsewhere > _MOST_ELSEWHERE or wanted(address(block)))) or len(taken) >= MOST_HOLES:
             return max(0, waste)
         taken.append(block)
         del block
