@@ -101,7 +101,7 @@ class Decoder(nn.Module):
         self.head.weight = self.tokens.weight
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         return F.cross_entropy(self.head(self.norm(self.blocks(x))).flatten(0, 1), targets.flatten())
 
 

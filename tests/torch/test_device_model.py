@@ -58,4 +58,7 @@ def test_sizes_are_in_blocks_of_the_device() -> None:
     model, x = nn.Sequential(nn.Linear(3, 5), nn.Tanh()), torch.ones(2, 3)
     gpu, cpu = (capture(model, x, device=device) for device in ("h100", "cpu"))
     assert [-(-value.size // 512) * 512 for value in cpu.values] == [value.size for value in gpu.values]
+    large = capture(nn.Sequential(nn.Linear(4, 4096), nn.Tanh()), torch.ones(512, 4), device="h100")
+    # What the allocator does not split off, on average.
+    assert {value.size - 8 * 2**20 for value in large.values if value.size > 2**20} == {96 * 2**10}
     assert gpu.fixed_memory == 3 * 512 and cpu.fixed_memory == 4 * (15 + 5 + 6)

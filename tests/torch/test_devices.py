@@ -15,7 +15,6 @@ import torch
 import checkmate
 import checkmate.torch
 from checkmate.torch import BudgetWarning
-from checkmate.torch.plan import allocated_bytes
 from torch_models import Case, case, identical, train
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
@@ -38,9 +37,12 @@ def on(device: str, name: str) -> Case:
 @pytest.mark.parametrize("name", ["residual", "decoder"])
 def test_training_is_the_same_and_within_the_budget(device: str, name: str) -> None:
     which = on(device, name)
-    plain, own = copy.deepcopy(which.model), (*which.model.parameters(), *which.model.buffers(), *which.inputs)
-    others = allocated_bytes(torch.device(device)) - sum(x.nbytes for x in own)
-    planned = checkmate.torch.compile(which.model, "75%", reserved=max(0, others), time_limit=5.0, wait=True)
+    plain = copy.deepcopy(which.model)
+    with pytest.raises(checkmate.InfeasibleBudget) as caught:
+        train(which, checkmate.torch.compile(copy.deepcopy(which.model), 1, time_limit=5.0), 1)
+    budget = int(1.1 * caught.value.smallest_found)
+    del caught
+    planned = checkmate.torch.compile(which.model, budget, time_limit=5.0, wait=True)
     assert identical(train(which, planned, 3), train(which, plain, 3))
     plan = checkmate.torch.plans(planned)[-1]
     assert plan.device.type == device

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.nn import functional as F
 
@@ -21,9 +22,9 @@ from checkmate.planning import FREE, OpCost, op_costs
 from checkmate.planning.cost_cache import close_cost_caches
 from checkmate.torch import profile as profile_module
 from checkmate.torch.measure import measure
-from checkmate.torch.op_work import batch_of, bytes_of_rows
+from checkmate.torch.op_work import batch_of, bytes_of_rows, concrete_arguments, with_state_on_host
 from checkmate.torch.profile import profile_nodes
-from checkmate.torch.sizes import hint
+from checkmate.torch.sizes import Concrete, hint
 
 aten = torch.ops.aten
 
@@ -480,3 +481,24 @@ def test_inside_a_profiler_or_a_measurement_the_result_is_the_same(monkeypatch: 
 def test_unknown_cost_model_lists_the_valid_ones() -> None:
     with pytest.raises(UnknownMethod, match="profile, flops"):
         profile_nodes([], "guess")
+
+
+def test_the_state_of_the_random_generator_is_made_up_where_its_reader_looks_for_it() -> None:
+    """On the device, where PyTorch's compiler says it is, reading it ends the process."""
+    fake = FakeTensorMode()
+    with fake:
+        q, log = torch.empty(2, 4, 8, 16, device="cuda"), torch.empty(2, 4, 32, device="cuda")
+        state = torch.empty((), dtype=torch.int64, device="cuda")
+    graph = torch.fx.Graph()
+    names = {"q": q, "log": log, "seed": state, "offset": state}
+    nodes = {name: graph.placeholder(name) for name in names}
+    for name, node in nodes.items():
+        node.meta["val"] = names[name]
+    q_, log_, seed, offset = nodes.values()
+    target = aten._scaled_dot_product_efficient_attention_backward.default
+    node = graph.call_function(target, (q_, q_, q_, q_, None, q_, log_, seed, offset, 0.1, [True, True, True, False], True))
+    given = concrete_arguments(node, hint)
+    arguments, _ = with_state_on_host(node, given)
+    assert [a.device.type for a in arguments if isinstance(a, Concrete)] == ["cuda"] * 6 + ["cpu"] * 2
+    node.target = aten._scaled_dot_product_flash_attention_backward.default
+    assert with_state_on_host(node, given) == given

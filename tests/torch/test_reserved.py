@@ -24,9 +24,13 @@ class Allocator:
         self.most_allocated, self.most_reserved = self.allocated, self.reserved
         patch.setattr(torch.cuda, "memory_allocated", lambda device=None: self.allocated)
         patch.setattr(torch.cuda, "max_memory_allocated", lambda device=None: self.most_allocated)
-        patch.setattr(torch.cuda, "max_memory_reserved", lambda device=None: self.most_reserved)
+        patch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device=None: self.stats())
         patch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device=None: self.reset())
         patch.setattr(torch.cuda, "empty_cache", self.empty)
+
+    def stats(self) -> dict[str, Any]:
+        peaks = {"allocated_bytes": self.most_allocated, "reserved_bytes": self.most_reserved}
+        return {name: {"all": {"peak": peak}} for name, peak in peaks.items()}
 
     def reset(self) -> None:
         self.most_allocated, self.most_reserved = self.allocated, self.reserved
@@ -59,11 +63,35 @@ def test_the_peak_is_that_of_what_the_budget_is_put_on(of: str, peak: int, monke
     assert plan.measured_peak == peak
 
 
+def test_later_steps_are_watched_until_no_plan_takes_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same tensors take more or less of the allocator. Its counters are left to the user, who may look at them."""
+    allocator = Allocator(monkeypatch)
+    watch = Watch(plan_of("allocated", 600), [0, 0])
+
+    def step(forward: int, between: int, backward: int) -> bool:
+        watch.run(0, lambda arguments: allocator.take(forward), [])
+        allocator.take(between)
+        watch.run(1, lambda arguments: allocator.take(backward), [])
+        return watch.end()
+
+    assert not step(200, 0, 300)
+    assert not step(200, 0, 450)
+    assert not step(200, 700, 300)  # the script's own doing
+    assert allocator.most_allocated == 800
+    allocator.reset()
+    assert step(200, 0, 550)
+    assert watch.plan.measured_peak == 650
+    with pytest.warns(BudgetWarning, match="a later step peaked at 650"):
+        report_excess(watch)
+    watch.stop()
+    assert not step(200, 0, 590)
+
+
 def test_warnings_say_how_to_reserve_less() -> None:
     plan = plan_of("reserved", 600)
     plan.measured_peak = 700
     with pytest.warns(BudgetWarning, match="expandable_segments:True"):
-        report_excess(plan)
+        report_excess(Watch(plan, [0, 0]))
     assert "expandable_segments:True" in no_room(plan, 700)
     assert "expandable_segments" not in no_room(plan_of("allocated", 600), 700)
 

@@ -26,11 +26,12 @@ from torch import fx
 from ..graph import Graph, Op, Value
 from ..planning import OpCost
 from ..planning.fusion import Fusion
+from .batch_norm import restore_kernels
 from .in_place import writable_inputs
 from .inductor.inner import Inductor
 from .internals import forward_outputs, frees_gradients, is_tangent, tangents_of_outputs
 from .layers import Layers, Names
-from .measure import block_of, main_device, same_device
+from .measure import block_of, bytes_taken, main_device, same_device
 from .nodes import checkpoint_of, has_side_effects, is_batch_norm, is_random, split_passes, tensors_of, unpin_overwritten
 from .random import RANDOM_DEVICES
 from .sizes import Bindings, Number, Scalars, Sizes, storage_bytes, storage_key, within
@@ -160,7 +161,8 @@ def read_joint_graph(
     inner: Inductor | None = None,
     names: Names | None = None,
 ) -> Captured:
-    """Read a joint graph. It is cleaned in place: dead code goes, batch norm loses what would pin its running statistics.
+    """Read a joint graph. It is cleaned in place: dead code goes, batch norm gets eager training's kernels and loses what would pin its
+    running statistics.
 
     Args:
         module: the joint forward and backward graph of AOT autograd, with fake tensors in `node.meta["val"]`.
@@ -177,6 +179,8 @@ def read_joint_graph(
         CheckmateError: a size depends on data, or a view of an overwritten input is read by the backward pass.
     """
     module.graph.eliminate_dead_code()
+    if inner is None:
+        restore_kernels(module)
     _, _, overwritten, _ = forward_outputs(module, num_forward_outputs)
     unpin_overwritten(module, overwritten)
     module.recompile()
@@ -260,8 +264,10 @@ class _JointReader:
         if costs is None:
             profile = self.profile if self.inner is None else self.inner.costs
             costs = profile([part.node for part in self.parts if part.node is not None], number)
-        sizes = [self._in_blocks(size) for size in self.bytes(bindings)]
-        fixed = dict(zip(self.fixed, sizes[len(self.made) :], strict=True))
+        asked = self.bytes(bindings)
+        sizes = [bytes_taken(size, self.block) for size in asked[: len(self.made)]]
+        # What these take beyond that is known: the allocator has given it out.
+        fixed = dict(zip(self.fixed, (-(-size // self.block) * self.block for size in asked[len(self.made) :]), strict=True))
         kept = self._kept(number)
         pairs = enumerate(zip(self.bases, sizes, strict=False))
         values = [Value(base.name, size, keep=value in kept) for value, (base, size) in pairs]
@@ -447,10 +453,6 @@ class _JointReader:
         return node is not None and self._again[op] and is_random(node) and self.device.type == "cpu"
 
     # --- at given sizes ---
-
-    def _in_blocks(self, size: int) -> int:
-        """Bytes that the device takes for a storage."""
-        return -(-size // self.block) * self.block
 
     def _estimate_between(self, number: Number) -> int:
         tensors = [tensor for node in self.tangents for tensor in tensors_of(node) if _count(tensor, number) > 1]

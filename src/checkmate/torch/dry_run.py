@@ -43,7 +43,8 @@ class DryStep:
 
     Attributes:
         round: its graphs in their order. passes: the same at their sizes. device: where the budget applies.
-        before: bytes that the device's allocator had given out when it began. outside: bytes that training holds besides.
+        before: bytes that the device's allocator had given out when it began. outside: bytes that training will hold besides.
+        present: those of them that it holds by now.
     """
 
     round: Round[StepPlan]
@@ -51,6 +52,7 @@ class DryStep:
     device: torch.device
     before: int
     outside: int
+    present: int
 
 
 class DryRun:
@@ -93,8 +95,8 @@ class DryRun:
         device = passes[0].part.captured(self.group.planner.profile).device
         held, own = self.group.held, own_storages(passes)
         expected = held.expected(device)  # first: it finds optimizers
-        outside = held.now(device, own) - held.gradients(device) + expected + accumulated
-        return DryStep(self._round, passes, device, self._before or 0, outside)
+        present = held.now(device, own) - held.gradients(device)
+        return DryStep(self._round, passes, device, self._before or 0, present + expected + accumulated, present)
 
     def need(self, step: DryStep) -> int:
         """About the least bytes that a step can do with."""
@@ -127,7 +129,7 @@ class DryRun:
             return make_step_plan(step.passes, step.round.events, options, allow, self.group.planner.profile, others)
 
     def _allowance(self, graph: Graph, step: DryStep, total: int, margin: int) -> Allowance:
-        reserved = self.group.options.reserved_bytes(max(0, step.before - graph.fixed_memory - step.outside))
+        reserved = self.group.options.reserved_bytes(max(0, step.before - graph.fixed_memory - step.present))
         return Allowance(total, reserved, margin, step.outside)
 
     # --- the runner of its parts ---

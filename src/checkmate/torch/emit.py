@@ -22,16 +22,13 @@ from torch import fx
 
 from ..errors import CheckmateError
 from ..schedule import Compute, Free, Step, freed_next
+from .batch_norm import without_statistics
 from .capture import RNG_STATE_BYTES, Captured
 from .in_place import like, out_variant, write_over_saved
 from .internals import forget_version_check, is_tangent
-from .nodes import aten, is_batch_norm, is_random, tensors_of
+from .nodes import is_batch_norm, is_random, tensors_of
 from .random import draw, draw_again, empty_state
 from .sizes import Bindings, storage_key
-
-#: Training-mode batch norm without running statistics: the same numbers, and nothing to update.
-_BATCH_NORM_PLAIN = aten._native_batch_norm_legit.no_stats
-
 
 #: Copies of nodes that functions before have made, and of states of the random number generator (by op).
 Copies: TypeAlias = "Mapping[fx.Node, fx.Node] | Mapping[int, fx.Node] | Mapping[fx.Node | int, fx.Node]"
@@ -298,9 +295,9 @@ class PartEmitter:
     def _emit_op(self, op: int, node: fx.Node, again: bool, batch_norm: bool) -> fx.Node:
         current, graph = self.current, self.here.graph
         if batch_norm:
-            given = [current[a] if isinstance(a, fx.Node) else a for a in node.args[:3]]
-            copy = graph.call_function(_BATCH_NORM_PLAIN, (*given, True, *node.args[6:8]))
-            copy.meta = {**node.meta, "val": tuple(node.meta["val"][:3])}
+            target, arguments, value = without_statistics(node)
+            copy = graph.call_function(target, fx.map_arg(arguments, current.__getitem__))
+            copy.meta = {**node.meta, "val": value}
         elif is_random(node) and not self.functional:
             copy = self._emit_draw(op, node, again)
         else:

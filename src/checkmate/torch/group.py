@@ -219,7 +219,7 @@ class Group:
             self._tell("held", message)
             plan.outdated = True
         elif plan.watch.end():
-            report_excess(plan.plan)
+            report_excess(plan.watch)
             if not unforeseen:
                 self.planner.passed(plan)
             plan.outdated = True
@@ -358,6 +358,7 @@ class Group:
             excess = plan.plan.modelled_peak + max(0, outside - plan.plan.outside)
             self._tell("no room", no_room(plan.plan, max(plan.plan.measured_peak or 0, excess)))
             plan.outdated = False
+            plan.watch.stop()
             self._growths[plan.order] = _GROWTHS
             return plan
 

@@ -9,6 +9,7 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ..errors import CheckmateError
+from . import batch_norm
 from .internals import is_tangent
 from .sizes import storage_key
 
@@ -32,7 +33,9 @@ def tensors_of(node: fx.Node) -> list[torch.Tensor]:
 
 def is_batch_norm(node: fx.Node) -> bool:
     """Training-mode batch norm that yields new running statistics: recomputed without them."""
-    return node.target is aten._native_batch_norm_legit_functional.default and bool(node.args[5])
+    return node.target is batch_norm.FORWARD or (
+        node.target is aten._native_batch_norm_legit_functional.default and bool(node.args[5])
+    )
 
 
 def is_random(node: fx.Node) -> bool:

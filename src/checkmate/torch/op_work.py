@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.fx import Node
@@ -56,6 +56,8 @@ _COPYING = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _Copying((0, 1, 2), (0, 1)),
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _Copying((0, 1, 2, 3, 4, 5), (0, 1, 2)),
 }
+#: Their state of the random generator is on the host (while no CUDA graph is recorded), whatever PyTorch's compiler says.
+_STATE_ON_HOST = (_aten._scaled_dot_product_efficient_attention_backward, _aten._efficient_attention_backward)
 
 
 def fake(node: Node) -> Any:
@@ -146,6 +148,21 @@ def concrete_arguments(node: Node, number: Number, rows: int | None = None) -> t
             argument = found[position]
             found[position] = _with_rows(argument, rows) if isinstance(argument, Concrete) else rows
     return found, keywords
+
+
+def with_state_on_host(node: Node, given: tuple[list[Any], dict[str, Any]]) -> tuple[list[Any], dict[str, Any]]:
+    """Memory-efficient attention hands the state of the random generator to its backward pass on the host, though PyTorch's compiler
+    says it is on the device; a kernel that looks for it there ends the process."""
+    if _packet(node) not in _STATE_ON_HOST:
+        return given
+    (arguments, keywords), target = given, cast(Any, node.target)
+    names = [argument.name for argument in target._schema.arguments]
+    host = torch.device("cpu")
+
+    def moved(name: str, value: Any) -> Any:
+        return replace(value, device=host) if name in ("philox_seed", "philox_offset") and isinstance(value, Concrete) else value
+
+    return [moved(*pair) for pair in zip(names, arguments, strict=False)], {k: moved(k, v) for k, v in keywords.items()}
 
 
 def _packet(node: Node) -> Any:

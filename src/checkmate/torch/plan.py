@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from .. import planning
 from ..errors import BudgetError
 from ..planning import accelerator_budget, host_budget
+from .internals import no_modes
 
 
 @dataclass(eq=False)
@@ -40,6 +42,28 @@ def automatic_budget(device: torch.device) -> int:
     if device.type == "cpu":
         return host_budget()
     raise BudgetError(f"cannot tell how much memory a {device.type!r} device has: give the budget in bytes")
+
+
+def set_up(device: torch.device) -> None:
+    """Let cuBLAS take the workspace that it keeps in each thread that multiplies matrices: this one and autograd's.
+
+    Else the first step takes it, which was planned without: 32 MiB a thread on an H100.
+    """
+    if device.type != "cuda" or device in _set_up:
+        return
+    _set_up.add(device)
+    with (
+        no_modes(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cuda", enabled=False),
+        suppress(RuntimeError),
+    ):
+        small = torch.ones(8, 8, device=device, requires_grad=True)
+        (small @ small).sum().backward()
+
+
+_set_up: set[torch.device] = set()
 
 
 def allocated_bytes(device: torch.device) -> int:

@@ -26,7 +26,7 @@ from .held import Held, bytes_on
 from .measure import main_device, same_device
 from .options import Options, read_options
 from .part import Part
-from .plan import allocated_bytes, automatic_budget
+from .plan import allocated_bytes, automatic_budget, set_up
 from .profile import profile_nodes
 from .random import preserved_random_state
 from .rounds import Order, Run, largest
@@ -92,6 +92,7 @@ class Planner:
         """
         tensors = [x for x in arguments if isinstance(x, torch.Tensor) and x.layout is torch.strided]
         device = self._device = main_device(tensors)
+        set_up(device)
         known = {**kept, **{x.untyped_storage()._cdata: x.untyped_storage() for x in tensors}}
         self._live = self.held.now(device, known) + bytes_on(known, device)
 
@@ -133,10 +134,13 @@ class Planner:
         own = own_storages(passes)
         expected = self.held.expected(device)  # first: it finds optimizers, whose state may be held already
         now = self.held.now(device, own) - self.held.gradients(device) + self._gradients  # those of this round are its own
-        outside = max(outside, now + self.left + expected + script.during) + _TICKET * len(passes)
+        present = now + self.left
+        outside = max(outside, present + expected + script.during) + _TICKET * len(passes)
         ported = [other.plan for other in others if other is not old]
         ported += sorted((other.plan for other in alike), key=lambda plan: plan.schedule.overhead)
-        allow = partial(self._allowance, order=order_of(passes, events), device=device, outside=outside, grown=grown)
+        allow = partial(
+            self._allowance, order=order_of(passes, events), device=device, outside=outside, present=present, grown=grown
+        )
         soon = not self.options.wait and self.options.inner == "eager"  # each schedule is compiled
         again = self.held.trained(device) if twice else None
         with preserved_random_state([device]):
@@ -209,9 +213,13 @@ class Planner:
         )
         return InfeasibleBudget(error.budget, error.proven_minimum, named, message)
 
-    def _allowance(self, graph: Graph, order: Order, device: torch.device, outside: int, grown: bool) -> Allowance:
-        """What a round can have of the budget. A percentage is of the largest round seen so far."""
-        reserved = self.options.reserved_bytes(max(0, self._allocated - graph.fixed_memory - outside))
+    def _allowance(self, graph: Graph, order: Order, device: torch.device, outside: int, present: int, grown: bool) -> Allowance:
+        """What a round can have of the budget. A percentage is of the largest round seen so far.
+
+        Args:
+            outside: bytes that training will hold besides. present: those of them that it holds by now.
+        """
+        reserved = self.options.reserved_bytes(max(0, self._allocated - graph.fixed_memory - present))
         if grown:
             self._total = max(self._total, self._total_for(graph, reserved + outside, device))
         margins = self._margins.setdefault(order, Margins(self._total))

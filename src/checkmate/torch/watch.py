@@ -1,4 +1,5 @@
 """The first round of every plan is measured; a plan that passes its budget is reported and made again with more room.
+On CUDA all rounds are, for the same tensors take more or less of its caching allocator from one step to the next.
 
 On the CPU each pass is measured by itself, on top of what the plan says is live when it begins; what the script does between the
 passes is not seen. On CUDA it is, and the peak is that of the device's counters.
@@ -14,7 +15,7 @@ import torch
 
 from ..errors import BudgetWarning, CheckmateError
 from ..units import format_bytes
-from .measure import measure_pass
+from .measure import cuda_peak, measure_pass
 from .plan import Plan
 
 #: Rounds that may go by unmeasured before the user is told.
@@ -22,16 +23,22 @@ PATIENCE = 6
 
 
 class Watch:
-    """Measures a plan until one round under it is complete.
+    """Measures a plan: until one round under it is complete, and on CUDA for as long as it serves.
 
     Args:
         before: bytes that are live when each event of the round begins, by the plan.
+
+    Attributes:
+        when: in words, the step that passed the budget.
     """
 
     def __init__(self, plan: Plan, before: Sequence[int]):
         self.plan = plan
         self.before = before
         self.over = False
+        self._later = plan.device.type == "cuda"
+        self.when = "the first step"
+        self._passed = 0  # bytes that a later round took, if they are more than the budget
         self._postponed = 0
         self._peaks: list[int] | None = None
 
@@ -43,6 +50,8 @@ class Watch:
         """
         if event == 0:
             self._peaks = []
+        if self.over and self._later:
+            return self._run_later(function, arguments)
         if self.over or self._peaks is None:
             return function(arguments)
         if self.plan.device.type == "cuda" and event:  # since the last pass began: what came between is in it
@@ -65,14 +74,22 @@ class Watch:
         self._peaks.append(on_cuda if self.plan.device.type == "cuda" else self.before[event] + seen.peak - seen.base)
         return results
 
+    def _run_later(self, function: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
+        """The counters go on from where they are: whoever looks at them would miss what they had seen."""
+        before = self._cuda_peak()
+        results = function(arguments)
+        after = self._cuda_peak()
+        if after > before and after > self.plan.budget:
+            self._passed = after
+        return results
+
     @property
     def _of_reserved(self) -> bool:
         return self.plan.of == "reserved"
 
     def _cuda_peak(self) -> int:
         """The most bytes since the counters of the device began anew."""
-        device = self.plan.device
-        return torch.cuda.max_memory_reserved(device) if self._of_reserved else torch.cuda.max_memory_allocated(device)
+        return cuda_peak(self.plan.device, self.plan.of)
 
     def _postpone(self, error: CheckmateError) -> None:
         """The script measures or profiles this round itself: look at the next one."""
@@ -84,17 +101,26 @@ class Watch:
 
     def end(self) -> bool:
         """The round is complete. True if it was measured, and took more than its budget."""
+        if self._passed:
+            self.plan.measured_peak, self._passed = self._passed, 0
+            self.when = "a later step"
+            return True
         if self.over or not self._peaks:
             return False
         self.over = True
         self.plan.measured_peak = max(self._peaks)
         return self.plan.measured_peak > self.plan.budget
 
+    def stop(self) -> None:
+        """No plan takes less: what comes is known."""
+        self.over, self._later = True, False
 
-def report_excess(plan: Plan) -> None:
+
+def report_excess(watch: Watch) -> None:
     """Tell the user that a step took more than its budget, and that the next one is planned anew."""
+    plan = watch.plan
     excess = plan.excess_of(plan.measured_peak or 0)
-    warn(f"the first step {excess}: the next step runs under a new plan with that much more room{_advice(plan)}")
+    warn(f"{watch.when} {excess}: the next step runs under a new plan with that much more room{_advice(plan)}")
 
 
 def no_room(plan: Plan, peak: int) -> str:

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...planning import OpCost
-from ..measure import block_of, same_device
+from ..measure import block_of, bytes_taken, same_device
 from ..sizes import Number, hint
 from .internals import Lowered, without_kernels
 
@@ -136,8 +136,7 @@ class _Meter(TorchDispatchMode):
 
     def _taken(self, storage: torch.UntypedStorage) -> int:
         """Bytes that the device takes for a storage."""
-        block = block_of(self._device)
-        return -(-storage.nbytes() // block) * block
+        return bytes_taken(storage.nbytes(), block_of(self._device))
 
     def _died(self, key: int, size: int, reference: Any) -> None:
         if self._known.get(key) is reference:
