@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 OUT ?= gpu
+MINUTES ?= 7
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 DOCS := .docs
@@ -95,7 +96,7 @@ $(STAMP): pyproject.toml constraints.txt
 # On a machine with a GPU, with the packages that are there; WHEELS is a folder with those that are not. It needs no network.
 gpu:
 	test -z "$(WHEELS)" || $(PYTHON) -m pip install --no-index --no-deps --target .gpu $(WHEELS)/*.whl
-	PYTHONPATH=src:.gpu $(PYTHON) benchmarks/gpu.py --output $(OUT)
+	PYTHONPATH=src:.gpu $(PYTHON) benchmarks/gpu.py --output $(OUT) --minutes $(MINUTES)
 
 clean:
 	rm -rf $(VENV) .venv-* $(DOCS) docs/_build docs/tutorials .gpu .release .archive dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -33,7 +33,7 @@ from torch_peers_networks import TASKS, Task
 
 def captured(task: Task, scale: str, device: str) -> Graph:
     """A training step; as `device` would run it where it is larger than this machine."""
-    if scale != "gpu":
+    if scale != "full":
         torch.manual_seed(0)
         return checkmate.torch.capture(task.build().train(), *task.batch(task.examples))
     with FakeTensorMode():
@@ -58,9 +58,9 @@ def row(graph: Graph) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scales", nargs="+", default=["cpu", "gpu"], choices=sorted(TASKS))
+    parser.add_argument("--scales", nargs="+", default=["cpu", "full"], choices=sorted(TASKS))
     parser.add_argument("--networks", nargs="+", help="default: all of the scales")
-    parser.add_argument("--device", default="h100", help="that the steps of scale gpu are planned for (default: h100)")
+    parser.add_argument("--device", default="h100", help="that the steps of scale full are planned for (default: h100)")
     parser.add_argument("--output", type=Path, default=Path("in_place.json"))
     options = parser.parse_args()
     rows: dict[str, dict[str, Any]] = {}

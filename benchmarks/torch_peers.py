@@ -5,7 +5,7 @@ measured peak as its budget, and runs Inductor's kernels beside a peer that does
 so that what else the machine does falls on all of them; a ratio is the median over the rounds. On a GPU, whose memory they would share,
 they run one after the other. After the peers come budgets that are shares of plain training's peak, and the least that there is.
 
-    python benchmarks/torch_peers.py [--networks NAME ...] [--scale tiny|cpu|gpu] [--device cpu|cuda] [--rounds 9] [--output torch_peers.json]
+    python benchmarks/torch_peers.py [--networks NAME ...] [--scale tiny|cpu|gpu|full] [--device cpu|cuda] [--rounds 9] [--output torch_peers.json]
 
 What the output has is not run again. Exit code 1 if a peer's peak is lower than our lowest, or ours is slower at a peer's peak.
 """

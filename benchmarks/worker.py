@@ -6,10 +6,13 @@ import json
 import multiprocessing
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -56,23 +59,50 @@ class Worker:
     """A script that answers requests, one line of JSON each, until its input ends.
 
     Args:
-        script: in this folder, or a path. settings: added to the environment.
+        script: in this folder, or a path. log: a file that takes what it says besides. settings: added to the environment.
     """
 
-    def __init__(self, script: str, **settings: str):
+    def __init__(self, script: str, log: Path | None = None, **settings: str):
         path = str(Path(__file__).parent / script)
-        self._process = subprocess.Popen(
-            [sys.executable, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_surroundings(settings)
-        )
+        with nullcontext() if log is None else log.open("ab") as errors:
+            # A session of its own, so that whatever it starts ends with it.
+            self._process = subprocess.Popen(
+                [sys.executable, path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=_surroundings(settings),
+                start_new_session=True,
+            )
 
-    def ask(self, request: Any) -> dict[str, Any]:
+    def ask(self, request: Any, seconds: float | None = None) -> dict[str, Any]:
+        """The answer. A process that has none within so many seconds is killed.
+
+        Raises:
+            CalledProcessError: the process has ended, or was killed.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(json.dumps(request), file=self._process.stdin, flush=True)
-        answer = self._process.stdout.readline()
+        late = threading.Timer(max(0.0, seconds), self.kill) if seconds is not None else None
+        if late is not None:
+            late.start()
+        try:
+            with suppress(BrokenPipeError):  # it has ended, and so has its output
+                print(json.dumps(request), file=self._process.stdin, flush=True)
+            answer = self._process.stdout.readline()
+        finally:
+            if late is not None:
+                late.cancel()
         if not answer:
             raise subprocess.CalledProcessError(self._process.wait(), self._process.args)
         return dict(json.loads(answer))
+
+    def kill(self) -> None:
+        """End it at once, with what it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def close(self) -> None:
         self._process.communicate()
@@ -82,7 +112,7 @@ class Worker:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None:
-            self._process.kill()
+            self.kill()
         self.close()
 
 
