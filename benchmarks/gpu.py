@@ -43,7 +43,8 @@ GIBI = 2**30
 PAIRS = {"gpu": (("gpt2-xl", "resnet50"), ("unet", "vit-l")), "tiny": (("gpt",),)}
 #: Few enough for the time: what most people do by hand, what PyTorch does by itself, and its compiler.
 PEERS = {"gpu": ("checkpoint 1", "checkpoint sqrt", "selective", "partitioner dp 0.5", "inductor"), "tiny": ("checkpoint 1",)}
-NOT_IN_ROW = {("unet", "checkpoint sqrt")}
+#: No row of blocks; and Inductor takes minutes of all processors to compile a network so many ways, so that two have to do.
+LEFT_OUT = {("unet", "checkpoint sqrt"), ("unet", "inductor"), ("vit-l", "inductor")}
 #: Of plain training's peak, besides all of it; where the least has no plan, what its error names is tried.
 SHARES = {"gpu": {"80%": 0.8, "60%": 0.6, "40%": 0.4}, "tiny": {"60%": 0.6, "5%": 0.05}}
 #: Once more, with other settings: by name the share, the way and the environment.
@@ -204,9 +205,12 @@ class Trainings:
             return Way(run, (scale, network), name, locks, settings)
 
         self.plain = way("eager")
-        self.peers = {name: way(name) for name in PEERS[scale] if (network, name) not in NOT_IN_ROW}
+        self.peers = {name: way(name) for name in PEERS[scale] if (network, name) not in LEFT_OUT}
         self.ours = {name: way("checkmate") for name in (LEADER, *SHARES[scale], LOWEST)}
-        self.ours.update({name: way(ours, settings) for name, (_, ours, settings) in MORE[scale].items()})
+        self.more = {
+            name: more for name, more in MORE[scale].items() if (network, more[1].removeprefix("checkmate ")) not in LEFT_OUT
+        }
+        self.ours.update({name: way(ours, settings) for name, (_, ours, settings) in self.more.items()})
         self.ours.update({name: way("checkmate inductor" if name == "inductor" else "checkmate") for name in self.peers})
         run.found["networks"][network] = {
             "plain": self.plain.said,
@@ -226,7 +230,7 @@ class Trainings:
             jobs += [
                 submit(self._share, name, int(share * peak), until) for name, share in SHARES[self.run.options.scale].items()
             ]
-            for name, (share, _, _) in MORE[self.run.options.scale].items():
+            for name, (share, _, _) in self.more.items():
                 jobs.append(submit(self.ours[name].make, until, int(share * peak)))
             jobs += [submit(self._beside, name, peer, until) for name, peer in peers.items()]
         for job in jobs:
