@@ -15,6 +15,7 @@ import torch
 import checkmate
 import checkmate.torch
 from checkmate.torch import BudgetWarning
+from checkmate.torch.plan import allocated_bytes
 from torch_models import Case, case, identical, train
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
@@ -40,8 +41,9 @@ def test_training_is_the_same_and_within_the_budget(device: str, name: str) -> N
     plain = copy.deepcopy(which.model)
     with pytest.raises(checkmate.InfeasibleBudget) as caught:
         train(which, checkmate.torch.compile(copy.deepcopy(which.model), 1, time_limit=5.0), 1)
-    budget = int(1.1 * caught.value.smallest_found)
+    least = caught.value.smallest_found
     del caught
+    budget = least + (least - allocated_bytes(torch.device(device))) // 10  # libraries keep more than these models take
     planned = checkmate.torch.compile(which.model, budget, time_limit=5.0, wait=True)
     assert identical(train(which, planned, 3), train(which, plain, 3))
     plan = checkmate.torch.plans(planned)[-1]

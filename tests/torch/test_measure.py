@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from checkmate.errors import CheckmateError
-from checkmate.torch.measure import live_storages, measure, reset_cuda_peak
+from checkmate.torch.measure import bytes_taken, live_storages, measure, reset_cuda_peak
 
 MB = 1_000_000
 
@@ -251,3 +251,23 @@ def test_what_is_released_just_before_an_allocation_makes_room_for_it() -> None:
             blocks[i] = torch.empty(0)
             blocks[i] = torch.empty(100_000)
     assert seen.peak == seen.base
+
+
+#: What lived where a step of plain training peaked on an H100, from the allocator's own record of it: sizes of 1 MiB and more and how
+#: many there were, bytes of smaller ones, and what the allocator counted beyond what it was asked for.
+RECORDED = {
+    "ResNet-50": (
+        {4194304: 29, 1048576: 24, 2097152: 19, 8388608: 11, 16777216: 10, 4718592: 3, 4096000: 1, 33554704: 1},
+        689_624,
+        1_577_752,
+    ),
+    "GPT-2": ({1572864: 62, 6291456: 24, 4718592: 12, 205852672: 3}, 19_669_192, 7_746_319),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_a_gpu_counts_is_close_to_what_its_allocator_counted(name: str) -> None:
+    sizes, small, beyond = RECORDED[name]
+    requested = small + sum(size * number for size, number in sizes.items())
+    counted = small + sum(bytes_taken(size, 512) * number for size, number in sizes.items())
+    assert requested + beyond <= counted <= 1.015 * (requested + beyond)

@@ -33,10 +33,10 @@ __all__ = ["Measurement", "Recording", "live_storages", "measure"]
 
 #: CUDA memory comes in blocks of 512 bytes.
 _CUDA_BLOCK = 512
-#: What is left over of a block of CUDA's caching allocator stays with the tensor if it is at most 1 MiB, and counts as allocated. So a
-#: tensor of 1 MiB and more takes up to 1 MiB more than it asks for: 46 to 100 KiB on average where steps of seven networks peaked on an
-#: H100 (`requested_bytes` beside `allocated_bytes` in `torch.cuda.memory_stats()`).
-_LARGE, _LEFT_OVER = 1 << 20, 96 << 10
+#: Where a tensor of 1 MiB and more gets a block of CUDA's caching allocator, what it leaves of that stays with it if it is at most 1 MiB,
+#: and counts as allocated. From 10 MiB on blocks are made for one tensor, of whole 2 MiB; smaller tensors find one of any size, and 46 to
+#: 100 KiB are left on average where steps of seven networks peaked on an H100 (`requested` beside `peak` in `benchmarks/gpu.py`).
+_LARGE, _LEFT_OVER, _OWN_BLOCK, _WHOLE = 1 << 20, 96 << 10, 10 << 20, 2 << 20
 
 
 @dataclass
@@ -132,9 +132,12 @@ def block_of(device: torch.device) -> int:
 
 
 def bytes_taken(size: int, block: int) -> int:
-    """What a storage takes of a device that gives memory out so, on average."""
+    """What a storage takes of a device that gives memory out so, about."""
     taken = -(-size // block) * block
-    return taken + _LEFT_OVER if block > 1 and taken >= _LARGE else taken
+    if block == 1 or taken < _LARGE:
+        return taken
+    rest = -taken % _WHOLE if taken >= _OWN_BLOCK else _LEFT_OVER
+    return taken + (rest if rest <= _LARGE else _LEFT_OVER)
 
 
 def cuda_peak(device: torch.device, of: str = "allocated") -> int:

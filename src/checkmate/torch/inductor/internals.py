@@ -22,6 +22,7 @@ from ..internals import Boxed, compiling, mark_boxed
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The ops that Inductor wants to see written out in others."""
+    from torch._inductor import lowering  # noqa: F401 - of which decompositions make use without importing it (PyTorch 2.11)
     from torch._inductor.decomposition import select_decomp_table
 
     return select_decomp_table()
