@@ -48,6 +48,8 @@ _TITLES = {
     "issue-193193": "issue 193193",
     "issue-194696": "issue 194696",
 }
+#: As they are in the benchmark for a GPU.
+_GPU_TITLES = {"gpt2-xl": "GPT-2 XL, 12 layers", "resnet50": "ResNet-50", "unet": "U-Net", "vit-l": "ViT-L, 12 layers"}
 _METHODS = {
     "auto": "checkmate",
     "greedy": "greedy eviction",
@@ -145,6 +147,59 @@ def torch_peers() -> str:
         "---|---|--:|--:|--:|--:|--:",
         lines,
     )
+
+
+def gpu_peers() -> str:
+    """The same on a GPU, whose memory is counted by its allocator."""
+    lines = []
+    for name, network in load("gpu")["networks"].items():
+        plain = network["plain"]
+        for way, peer in network["peers"].items():
+            ours = network["ours"][way]
+            cells = [_GPU_TITLES[name], way, _part(peer["peak"], plain["peak"]), _rounds(peer, plain)]
+            if "peak" in ours:
+                cells += [_part(_most(ours), plain["peak"]), _rounds(ours, plain), _rounds(ours, peer)]
+            else:
+                cells += ["-", "-", "-"]  # what went wrong is in the file
+            lines.append(f"| {' | '.join(cells)} |")
+    return _table(
+        "network | way | its peak | its time | checkmate: peak | time | checkmate's time over its",
+        "---|---|--:|--:|--:|--:|--:",
+        lines,
+    )
+
+
+def gpu_budgets() -> str:
+    """What budgets cost on a GPU, and what steps took of them."""
+    lines = []
+    for name, network in load("gpu")["networks"].items():
+        for share in ("100%", "80%", "60%", "40%"):
+            ours, full = network["ours"][share], network["ours"]["100%"]
+            planned = f"{ours['overhead'] / full['overhead']:.3f}"
+            taken = [f"{100 * ours[what] / ours['budget']:.1f}%" for what in ("first_peak", "later_peak", "reserved")]
+            beside = "1" if ours is full else _rounds(ours, full, 3)
+            lines.append(
+                f"| {_GPU_TITLES[name]} | {share} | {' | '.join(taken)} | {planned} | {beside} | {_rounds(ours, network['plain'])} |"
+            )
+    return _table(
+        "network | budget | first step's peak | later peak | reserved | planned | measured | over plain training",
+        "---|--:|--:|--:|--:|--:|--:|--:",
+        lines,
+    )
+
+
+def _most(said: dict[str, Any]) -> int:
+    return int(max(said["peak"], said.get("later_peak") or 0))
+
+
+def _part(one: int, other: int) -> str:
+    return f"{100 * one / other:.1f}%"
+
+
+def _rounds(one: dict[str, Any], other: dict[str, Any], digits: int = 2) -> str:
+    """Time over time: the median over rounds."""
+    ratios = [statistics.fmean(a) / statistics.fmean(b) for a, b in zip(one["rounds"], other["rounds"], strict=False)]
+    return f"{statistics.median(ratios):.{digits}f}"
 
 
 def keras_first_steps() -> str:
@@ -258,6 +313,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "methods": methods_at_budgets,
     "keras-peers": keras_peers,
     "torch-peers": torch_peers,
+    "gpu-peers": gpu_peers,
+    "gpu-budgets": gpu_budgets,
     "keras-first-steps": keras_first_steps,
     "pytorch": pytorch_rows,
     "pytorch-steps": pytorch_steps,

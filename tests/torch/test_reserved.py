@@ -81,7 +81,7 @@ def test_later_steps_are_watched_until_no_plan_takes_less(monkeypatch: pytest.Mo
     allocator.reset()
     assert step(200, 0, 550)
     assert watch.plan.measured_peak == 650
-    with pytest.warns(BudgetWarning, match="a later step peaked at 650"):
+    with pytest.warns(BudgetWarning, match="the last step peaked at 650"):
         report_excess(watch)
     watch.stop()
     assert not step(200, 0, 590)

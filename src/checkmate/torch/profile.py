@@ -57,8 +57,8 @@ _LOG = logging.getLogger("checkmate")
 _SECONDS, _ALL_SECONDS = 0.05, 5.0
 #: Bytes that do not fit into the caches of a processor together with anything else, and runs of an op that begin without caches.
 _CACHES, _COLD_RUNS = 32 << 20, 5
-#: Cycles that a GPU waits before it runs an op to be timed (a fifth of a millisecond at 2 GHz): so its kernels are all queued by then,
-#: as in a step whose kernels take longer than Python does between them. Else a kernel of 2 microseconds looks like one of 24.
+#: Cycles that a GPU waits before it runs an op to be timed, a fifth of a millisecond on an H100: as in a large step, kernels are queued
+#: by then. Else one of 2 microseconds looks like one of 24.
 _HEAD_START = 400_000
 #: Seconds of work that threads share.
 _SHARED = 50e-6
@@ -367,8 +367,7 @@ def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: 
 
     def once(head_start: int = _HEAD_START) -> float:
         start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-        if head_start:
-            cuda._sleep(head_start)
+        cuda._sleep(head_start)
         start.record()
         result = call()
         end.record()
@@ -377,8 +376,7 @@ def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: 
         return float(start.elapsed_time(end)) / 1e3
 
     with torch.cuda.device(device):
-        whole = once(0)
-        return OpCost(whole if whole > seconds else quickest(once, seconds), workspace)
+        return OpCost(quickest(once, seconds), workspace)
 
 
 def _made_up(leaf: Any) -> Any:

@@ -29,7 +29,7 @@ class Watch:
         before: bytes that are live when each event of the round begins, by the plan.
 
     Attributes:
-        when: in words, the step that passed the budget.
+        when: which step passed the budget, in a word.
     """
 
     def __init__(self, plan: Plan, before: Sequence[int]):
@@ -37,7 +37,7 @@ class Watch:
         self.before = before
         self.over = False
         self._later = plan.device.type == "cuda"
-        self.when = "the first step"
+        self.when = "first"
         self._passed = 0  # bytes that a later round took, if they are more than the budget
         self._postponed = 0
         self._peaks: list[int] | None = None
@@ -103,7 +103,7 @@ class Watch:
         """The round is complete. True if it was measured, and took more than its budget."""
         if self._passed:
             self.plan.measured_peak, self._passed = self._passed, 0
-            self.when = "a later step"
+            self.when = "last"
             return True
         if self.over or not self._peaks:
             return False
@@ -120,7 +120,7 @@ def report_excess(watch: Watch) -> None:
     """Tell the user that a step took more than its budget, and that the next one is planned anew."""
     plan = watch.plan
     excess = plan.excess_of(plan.measured_peak or 0)
-    warn(f"{watch.when} {excess}: the next step runs under a new plan with that much more room{_advice(plan)}")
+    warn(f"the {watch.when} step {excess}: the next step runs under a new plan with that much more room{_advice(plan)}")
 
 
 def no_room(plan: Plan, peak: int) -> str:
