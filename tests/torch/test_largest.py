@@ -179,6 +179,23 @@ def test_a_real_step_that_takes_more_than_planned_leads_to_a_smaller_size(monkey
     assert found == planned - 1
 
 
+def test_a_real_plan_that_costs_too_much_leads_to_a_smaller_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ops are timed again, and cost something else then."""
+    planned = checkmate.torch.max_batch_size(short(), batch_of, 60_000, max_overhead=2, verify=False, **FLOPS)
+    search, lines = checkmate.torch.largest._Search, list[str]()
+    cheap = search._cheap
+    monkeypatch.setattr(
+        search, "_cheap", lambda self, plan: cheap(self, plan) and (plan.measured_peak is None or bool(lines_about(lines)))
+    )
+    found = checkmate.torch.max_batch_size(short(), batch_of, 60_000, max_overhead=2, progress=lines.append, **FLOPS)
+    assert found == planned - 1
+    assert len(lines_about(lines)) == 1
+
+
+def lines_about(lines: list[str]) -> list[str]:
+    return [line for line in lines if "costs too much after all" in line]
+
+
 def test_errors_say_what_to_do() -> None:
     def ask(budget: Any = 60_000, make: Any = batch_of, model: Any = None, **keywords: Any) -> Any:
         return checkmate.torch.max_batch_size(model or short(), make, budget, **keywords, **FLOPS)

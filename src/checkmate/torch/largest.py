@@ -266,7 +266,10 @@ class _Search:
             plan = self.dry.plan(step, any_cost=any_cost, margin=self.margin, others=others[-1:]).plan
         except InfeasibleBudget as error:
             return _Answer(False, error=error)
-        return _Answer(self.max_overhead is None or plan.schedule.overhead <= self.max_overhead, plan)
+        return _Answer(self._cheap(plan), plan)
+
+    def _cheap(self, plan: Plan) -> bool:
+        return self.max_overhead is None or plan.schedule.overhead <= self.max_overhead
 
     def _too_small(self, unit: int) -> CheckmateError:
         error = self.answers[unit].error
@@ -321,6 +324,9 @@ class _Search:
                     self._backward(compiled, inputs)
                 plan = session.plans[-1] if session.plans else None
                 if plan is not None and plan.measured_peak is not None and plan.measured_peak <= plan.budget:
+                    if not self._cheap(plan):  # ops were timed again, or the search ended elsewhere
+                        self.tell(f"{self.kind} {size} costs too much after all: {plan.schedule.overhead:.3f}")
+                        return None
                     self.tell(f"{self.kind} {size} confirmed: a real step takes {format_bytes(plan.measured_peak)}")
                     return plan
         except (InfeasibleBudget, torch.OutOfMemoryError) as error:
