@@ -140,6 +140,12 @@ def bytes_taken(size: int, block: int) -> int:
     return taken + (rest if rest <= _LARGE else _LEFT_OVER)
 
 
+def bytes_asked(taken: int) -> int:
+    """What a storage asks of a CUDA device for that takes so much of it, or a size that takes as much."""
+    exact = taken < _LARGE or (taken >= _OWN_BLOCK and taken % _WHOLE == 0)
+    return taken if exact else taken - _LEFT_OVER
+
+
 def cuda_peak(device: torch.device, of: str = "allocated") -> int:
     """The most bytes since the counters of the device began anew. Quick enough to be asked in every step.
 

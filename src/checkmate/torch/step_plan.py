@@ -15,7 +15,8 @@ from ..planning.background import BackgroundSearch
 from ..planning.parts import Event, Link, Pair, PartGraph, PartInput
 from ..planning.step_graph import StepGraph, join
 from ..planning.stretches import as_run, bytes_before, cut, lends, peak_as_run
-from ..schedule import simulate
+from ..schedule import Schedule, simulate
+from .caching_allocator import counted, is_native
 from .capture import Captured, Profiler
 from .halves import Halves, halves_of
 from .layers import owners_of, with_own_layers
@@ -265,15 +266,39 @@ class _Search:
                 known = self._plan.schedule
                 self._plan.schedule = replace(known, lower_bound=max(known.lower_bound, min(schedule.lower_bound, known.cost)))
             return None
-        excess = peak_as_run(self._joined, schedule.steps, self._again) - self._limit
-        if excess <= 0:
+        less = _next_limit(self._joined, schedule, self._allowance, self._limit, self._again, self._plan)
+        if less is None:
             own = {"device": self._plan.device, "num_graphs": self._plan.num_graphs, "of": self._plan.of}
             return plan_of(schedule, self._allowance, Plan, **own)
         self._tries -= 1
         if self._tries > 0:
-            self._allowance = _with_less(self._allowance, schedule.peak - excess)
+            self._allowance = _with_less(self._allowance, less)
             self._running, self.over = self._begin(), False
         return None
+
+
+def _next_limit(
+    joined: StepGraph, schedule: Schedule, allowance: Allowance, limit: int, again: int | None, plan: Plan
+) -> int | None:
+    """What the next schedule may take, if a round under this one takes too much, as its parts run it or as its device counts memory.
+
+    Args:
+        allowance: that it was made for. limit: what it may take as its parts run it. again: as in `StepPlan`.
+        plan: says where it runs, and what its budget is put on.
+    """
+    peak = simulate(joined.graph, schedule.steps).peak
+    excess = peak_as_run(joined, schedule.steps, again) - limit
+    if excess > 0:
+        return peak - excess
+    if not is_native(plan.device):
+        return None
+    fixed = joined.graph.fixed_memory
+    allocated, reserved = counted(joined.graph, as_run(joined, schedule.steps, limit))
+    if plan.of == "reserved":
+        # Gaps between tensors come and go with the tensors. What steps before took more than their tensors did is such gaps.
+        room = allowance.total - allowance.elsewhere - fixed
+        return None if reserved <= room else fixed + (peak - fixed) * max(0, room) // reserved
+    return None if allocated <= limit - fixed else peak - (allocated - (limit - fixed))
 
 
 def _with_less(allowance: Allowance, limit: int) -> Allowance:
@@ -373,13 +398,14 @@ def make_step_plan(
     made = None
     for _ in range(_TRIES):
         plan = make_plan(joined.graph, options, allowance, Plan, others, soon, twice, **own)
-        excess = peak_as_run(joined, plan.schedule.steps, again) - limit
-        if excess <= 0:
+        less = _next_limit(joined, plan.schedule, allowance, limit, again, plan)
+        if less is None:
             made = StepPlan(plan, passes, events, joined, captured, script, limit, again)
             excess = made.compiled_peak - room
             if excess <= 0:
                 break
-        allowance = _with_less(allowance, simulate(joined.graph, plan.schedule.steps).peak - excess)
+            less = simulate(joined.graph, plan.schedule.steps).peak - excess
+        allowance = _with_less(allowance, less)
     made = made or StepPlan(plan, passes, events, joined, captured, script, limit, again)
     made.search_on(options)
     return made
