@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 import random
@@ -14,12 +15,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import checkmate.torch
 from checkmate import Compute, Free, Graph, Op, Schedule, Value, simulate
 from checkmate.planning import Allowance
 from checkmate.torch.caching_allocator import CachingAllocator, _Block, counted, is_native
 from checkmate.torch.measure import bytes_asked, bytes_taken
 from checkmate.torch.step_plan import _next_limit
 from support import random_graph, random_steps, with_reuse
+from torch_models import case, identical, step_peak, train
 
 MEBI = 2**20
 #: Of a step of plain training on an H100 (PyTorch 2.11): all requests with the addresses that they got, and the segments with their
@@ -154,3 +157,27 @@ def test_the_next_schedule_leaves_what_this_one_takes_too_much(monkeypatch: pyte
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     assert next_limit(peak) is None
     assert not is_native(torch.device("cuda"))
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_plan_fits_as_its_device_counts(monkeypatch: pytest.MonkeyPatch, wait: bool) -> None:
+    """Also the better one that takes over while training goes on."""
+
+    def twentieth_more(graph: Graph, steps: list[Any]) -> tuple[int, int]:
+        return (21 * (simulate(graph, steps).peak - graph.fixed_memory)) // 20, 0
+
+    which = case("decoder")
+    plain = step_peak(which, copy.deepcopy(which.model))
+    monkeypatch.setattr("checkmate.torch.step_plan.is_native", lambda device: True)
+    monkeypatch.setattr("checkmate.torch.step_plan.counted", twentieth_more)
+    monkeypatch.setenv("CHECKMATE_WAIT", str(int(wait)))
+    model = copy.deepcopy(which.model)
+    budget = int(0.75 * plain)
+    planned = checkmate.torch.compile(model, budget, time_limit=5.0)
+    assert identical(train(which, planned, 4), train(which, copy.deepcopy(which.model), 4))
+    plan = checkmate.torch.plans(planned)[-1]
+    assert plan.measured_peak is not None
+    assert plan.schedule.num_recomputations > 0
+    graph, steps = plan.graph, plan.schedule.steps
+    counts = twentieth_more(graph, list(steps))[0] + graph.fixed_memory + plan.allowance.elsewhere
+    assert counts <= budget < 1.1 * counts
