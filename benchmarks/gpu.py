@@ -84,7 +84,7 @@ class Run:
 
     Attributes:
         found: what is known; what is added to while others may write it down is added with the lock.
-        began, until: on the monotonic clock. kernels: becomes done when ours can search.
+        began, until: on the monotonic clock. kernels: becomes done when ours can search. locks: of ways that are made side by side.
     """
 
     def __init__(self, options: argparse.Namespace, scratch: Path):
@@ -102,6 +102,7 @@ class Run:
             self.script, ["-m", "checkmate.solvers.compile_kernels"], self.after(0.3), "kernels.log"
         )
         self.lock = threading.Lock()
+        self.locks = [str(scratch / f"lock{number}") for number in range(AT_ONCE)]
 
     def after(self, part: float) -> float:
         """When so much of the time will have passed."""
@@ -199,10 +200,9 @@ class Trainings:
 
     def __init__(self, run: Run, network: str):
         self.run, self.network, scale = run, network, run.options.scale
-        locks = [str(run.scratch / f"lock{number}") for number in range(AT_ONCE)]
 
         def way(name: str, settings: dict[str, str] | None = None) -> Way:
-            return Way(run, (scale, network), name, locks, settings)
+            return Way(run, (scale, network), name, run.locks, settings)
 
         self.plain = way("eager")
         self.peers = {name: way(name) for name in PEERS[scale] if (network, name) not in LEFT_OUT}
@@ -302,9 +302,10 @@ def tests(run: Run, until: float) -> None:
 def largest(run: Run, until: float) -> None:
     """The largest batch within a budget."""
     network, budget = LARGEST[run.options.scale]
-    locks = [str(run.scratch / f"lock{number}") for number in range(AT_ONCE)]
     until = min(until, time.monotonic() + LARGEST_SECONDS)
-    ways = {name: Way(run, (run.options.scale, network), way, locks) for name, way in (("plain", "eager"), ("ours", "checkmate"))}
+    ways = {
+        name: Way(run, (run.options.scale, network), way, run.locks) for name, way in (("plain", "eager"), ("ours", "checkmate"))
+    }
     asked = {"do": "largest", "budget": budget, "max_overhead": LARGEST_OVERHEAD}
     asked["time_limit"] = LARGEST_TIME_LIMIT[run.options.scale]
     try:

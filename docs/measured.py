@@ -132,11 +132,7 @@ def torch_peers() -> str:
             ours, peer = row["ours"], row.get("peer", {})
             cells = [_TITLES[name], row["way"]]
             for said, who in ((peer, "peer"), (ours, "ours")):
-                cells += (
-                    ["-", "-"]
-                    if "peak" not in said
-                    else [f"{100 * said['peak'] / plain:.1f}%", f"{_ratio(row, who, 'plain')[1]:.2f}"]
-                )
+                cells += ["-", "-"] if "peak" not in said else [_part(said["peak"], plain), f"{_ratio(row, who, 'plain')[1]:.2f}"]
             beside = "-"
             if "peak" in peer and "peak" in ours:
                 first, middle, third = _ratio(row, "ours", "peer")
@@ -176,7 +172,7 @@ def gpu_budgets() -> str:
         for share in ("100%", "80%", "60%", "40%"):
             ours, full = network["ours"][share], network["ours"]["100%"]
             planned = f"{ours['overhead'] / full['overhead']:.3f}"
-            taken = [f"{100 * ours[what] / ours['budget']:.1f}%" for what in ("first_peak", "later_peak", "reserved")]
+            taken = [_part(ours[what], ours["budget"]) for what in ("first_peak", "later_peak", "reserved")]
             beside = "1" if ours is full else _rounds(ours, full, 3)
             lines.append(
                 f"| {_GPU_TITLES[name]} | {share} | {' | '.join(taken)} | {planned} | {beside} | {_rounds(ours, network['plain'])} |"

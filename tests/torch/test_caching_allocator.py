@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 import checkmate.torch
 from checkmate import Compute, Free, Graph, Op, Schedule, Value, simulate
 from checkmate.planning import Allowance
-from checkmate.torch.caching_allocator import CachingAllocator, _Block, counted, is_native
-from checkmate.torch.measure import bytes_asked, bytes_taken
+from checkmate.torch.caching_allocator import CachingAllocator, _Block, bytes_asked, bytes_taken, counted, is_native
 from checkmate.torch.step_plan import _next_limit
 from support import random_graph, random_steps, with_reuse
 from torch_models import case, identical, step_peak, train

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from checkmate.errors import CheckmateError
-from checkmate.torch.measure import bytes_taken, live_storages, measure, reset_cuda_peak
+from checkmate.torch.caching_allocator import bytes_taken
+from checkmate.torch.measure import live_storages, measure, reset_cuda_peak
 
 MB = 1_000_000
 

@@ -16,9 +16,10 @@ from torch import Tensor, fx
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from .sizes import hint
+from .sizes import Concrete, hint
 
 aten = torch.ops.aten
+_EVALUATION = aten._native_batch_norm_legit_no_training.default
 
 _library = torch.library.Library("checkmate", "FRAGMENT")
 _library.define(
@@ -57,15 +58,9 @@ def _backward(
 
 
 def _shapes_forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor | None,
-    variance: Tensor | None,
-    momentum: float,
-    eps: float,
-    reserve: int,
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor | None, variance: Tensor | None, *rest: Any
 ) -> tuple[Tensor, ...]:
+    *_, reserve = rest
     out = torch.empty_like(x, memory_format=suggest_memory_format(x))
     running = (x.new_empty(0) if given is None else torch.empty_like(given) for given in (mean, variance))
     return out, torch.empty_like(weight), torch.empty_like(weight), *running, x.new_empty(reserve, dtype=torch.uint8)
@@ -96,11 +91,11 @@ def without_statistics(node: fx.Node) -> tuple[Callable[..., Any], tuple[Any, ..
 def restore_kernels(module: fx.GraphModule) -> None:
     """Put cuDNN's batch norms where eager training would run them. The graph is changed in place."""
     for node in list(module.graph.nodes):
-        given = _arguments(node)
-        if given is None or not _on_cudnn(given, training=node.target is not aten._native_batch_norm_legit_no_training.default):
+        given, training = _arguments(node), node.target is not _EVALUATION
+        if given is None or not _on_cudnn(given, training):
             continue
         x, weight, bias, mean, variance, momentum, eps = given
-        if node.target is aten._native_batch_norm_legit_no_training.default:
+        if not training:
             # Its backward pass is PyTorch's own in eager training, too.
             node.target, node.args = aten.cudnn_batch_norm.default, (x, weight, bias, mean, variance, False, momentum, eps)
             continue
@@ -117,7 +112,7 @@ def _arguments(node: fx.Node) -> tuple[Any, ...] | None:
         return (*node.args[:5], *node.args[6:8])
     if node.target is aten._native_batch_norm_legit.no_stats and node.args[3]:
         return (*node.args[:3], None, None, *node.args[4:6])
-    if node.target is aten._native_batch_norm_legit_no_training.default:
+    if node.target is _EVALUATION:
         return tuple(node.args[:7])
     return None
 
@@ -136,9 +131,9 @@ def _on_cudnn(given: tuple[Any, ...], training: bool) -> bool:
 
 def _concrete(value: Tensor) -> Tensor:
     """A fake tensor without symbols."""
+    known = Concrete.of(value, hint)
     with FakeTensorMode():
-        shape, stride = [int(hint(n)) for n in value.shape], [int(hint(n)) for n in value.stride()]
-        return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+        return torch.empty_strided(known.shape, known.stride, dtype=known.dtype, device=known.device)
 
 
 def _reserve_bytes(x: Tensor) -> int:

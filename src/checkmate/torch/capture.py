@@ -27,11 +27,12 @@ from ..graph import Graph, Op, Value
 from ..planning import OpCost
 from ..planning.fusion import Fusion
 from .batch_norm import restore_kernels
+from .caching_allocator import block_of, bytes_taken, in_blocks
 from .in_place import writable_inputs
 from .inductor.inner import Inductor
 from .internals import forward_outputs, frees_gradients, is_tangent, tangents_of_outputs
 from .layers import Layers, Names
-from .measure import block_of, bytes_taken, main_device, same_device
+from .measure import main_device, same_device
 from .nodes import checkpoint_of, has_side_effects, is_batch_norm, is_random, split_passes, tensors_of, unpin_overwritten
 from .random import RANDOM_DEVICES
 from .sizes import Bindings, Number, Scalars, Sizes, storage_bytes, storage_key, within
@@ -161,8 +162,7 @@ def read_joint_graph(
     inner: Inductor | None = None,
     names: Names | None = None,
 ) -> Captured:
-    """Read a joint graph. It is cleaned in place: dead code goes, batch norm gets eager training's kernels and loses what would pin its
-    running statistics.
+    """Read a joint graph. It is cleaned in place: dead code goes, batch norm runs eager training's kernels and pins no running statistics.
 
     Args:
         module: the joint forward and backward graph of AOT autograd, with fake tensors in `node.meta["val"]`.
@@ -267,7 +267,7 @@ class _JointReader:
         asked = self.bytes(bindings)
         sizes = [bytes_taken(size, self.block) for size in asked[: len(self.made)]]
         # What these take beyond that is known: the allocator has given it out.
-        fixed = dict(zip(self.fixed, (-(-size // self.block) * self.block for size in asked[len(self.made) :]), strict=True))
+        fixed = dict(zip(self.fixed, (in_blocks(size, self.block) for size in asked[len(self.made) :]), strict=True))
         kept = self._kept(number)
         pairs = enumerate(zip(self.bases, sizes, strict=False))
         values = [Value(base.name, size, keep=value in kept) for value, (base, size) in pairs]

@@ -31,13 +31,6 @@ from .allocations import AllocationLog, Change, Note
 
 __all__ = ["Measurement", "Recording", "live_storages", "measure"]
 
-#: CUDA memory comes in blocks of 512 bytes.
-_CUDA_BLOCK = 512
-#: Where a tensor of 1 MiB and more gets a block of CUDA's caching allocator, what it leaves of that stays with it if it is at most 1 MiB,
-#: and counts as allocated. From 10 MiB on blocks are made for one tensor, of whole 2 MiB; smaller tensors find one of any size, and 46 to
-#: 100 KiB are left on average where steps of seven networks peaked on an H100 (`requested` beside `peak` in `benchmarks/gpu.py`).
-_LARGE, _LEFT_OVER, _OWN_BLOCK, _WHOLE = 1 << 20, 96 << 10, 10 << 20, 2 << 20
-
 
 @dataclass
 class Measurement:
@@ -124,26 +117,6 @@ def reset_cuda_peak(device: torch.device) -> None:
             if same_device(measurement.device, device):
                 measurement.peak = max(measurement.peak, peak)
         torch.cuda.reset_peak_memory_stats(device)
-
-
-def block_of(device: torch.device) -> int:
-    """Bytes in multiples of which memory of a device is given out, as far as it is counted so."""
-    return _CUDA_BLOCK if device.type == "cuda" else 1
-
-
-def bytes_taken(size: int, block: int) -> int:
-    """What a storage takes of a device that gives memory out so, about."""
-    taken = -(-size // block) * block
-    if block == 1 or taken < _LARGE:
-        return taken
-    rest = -taken % _WHOLE if taken >= _OWN_BLOCK else _LEFT_OVER
-    return taken + (rest if rest <= _LARGE else _LEFT_OVER)
-
-
-def bytes_asked(taken: int) -> int:
-    """What a storage asks of a CUDA device for that takes so much of it, or a size that takes as much."""
-    exact = taken < _LARGE or (taken >= _OWN_BLOCK and taken % _WHOLE == 0)
-    return taken if exact else taken - _LEFT_OVER
 
 
 def cuda_peak(device: torch.device, of: str = "allocated") -> int:

@@ -365,9 +365,9 @@ def _measured_cuda(call: Callable[[], Any], inputs: Any, expected: int, device: 
         workspace = max(workspace, top - max(before, torch.cuda.memory_allocated(device)) - made)
     cuda: Any = torch.cuda  # partly untyped
 
-    def once(head_start: int = _HEAD_START) -> float:
+    def once() -> float:
         start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-        cuda._sleep(head_start)
+        cuda._sleep(_HEAD_START)
         start.record()
         result = call()
         end.record()

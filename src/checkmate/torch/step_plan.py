@@ -286,19 +286,18 @@ def _next_limit(
         allowance: that it was made for. limit: what it may take as its parts run it. again: as in `StepPlan`.
         plan: says where it runs, and what its budget is put on.
     """
-    peak = simulate(joined.graph, schedule.steps).peak
     excess = peak_as_run(joined, schedule.steps, again) - limit
-    if excess > 0:
-        return peak - excess
-    if not is_native(plan.device):
-        return None
-    fixed = joined.graph.fixed_memory
-    allocated, reserved = counted(joined.graph, as_run(joined, schedule.steps, limit))
-    if plan.of == "reserved":
-        # Gaps between tensors come and go with the tensors. What steps before took more than their tensors did is such gaps.
-        room = allowance.total - allowance.elsewhere - fixed
-        return None if reserved <= room else fixed + (peak - fixed) * max(0, room) // reserved
-    return None if allocated <= limit - fixed else peak - (allocated - (limit - fixed))
+    if excess <= 0 and is_native(plan.device):
+        fixed = joined.graph.fixed_memory
+        allocated, reserved = counted(joined.graph, as_run(joined, schedule.steps, limit))
+        if plan.of == "reserved":
+            # Gaps between tensors come and go with the tensors. What steps before took more than their tensors did is such gaps.
+            room = allowance.total - allowance.elsewhere - fixed
+            if reserved <= room:
+                return None
+            return fixed + (simulate(joined.graph, schedule.steps).peak - fixed) * max(0, room) // reserved
+        excess = allocated + fixed - limit
+    return simulate(joined.graph, schedule.steps).peak - excess if excess > 0 else None
 
 
 def _with_less(allowance: Allowance, limit: int) -> Allowance:

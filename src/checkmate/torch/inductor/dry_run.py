@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...planning import OpCost
-from ..measure import block_of, bytes_taken, same_device
+from ..caching_allocator import block_of, bytes_taken
+from ..measure import same_device
 from ..sizes import Number, hint
 from .internals import Lowered, without_kernels
 
