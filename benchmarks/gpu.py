@@ -52,20 +52,22 @@ MORE: dict[str, dict[str, tuple[float, str, dict[str, str]]]] = {
     "gpu": {
         "60%, inductor": (0.6, "checkmate inductor", {}),
         "60%, segments": (0.6, "checkmate", {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+        "80% of reserved": (0.8, "checkmate reserved", {}),
     },
     "tiny": {},
 }
-NOT_TIMED = ("60%, segments",)
+NOT_TIMED = ("60%, segments", "80% of reserved")
 #: Scale, network, and a budget in bytes besides a peer's peak.
 FULL = {"gpu": ("full", "gpt2-xl", 60 * GIBI), "tiny": ("tiny", "gpt", 3 * 2**20)}
 #: Network, and a budget in bytes.
 LARGEST = {"gpu": ("resnet50", 6 * GIBI), "tiny": ("gpt", 8 * 2**20)}
 LARGEST_SECONDS, LARGEST_OVERHEAD = 150.0, 4 / 3
+LARGEST_MULTIPLE_OF = {"gpu": 8, "tiny": 1}
 TESTS = {"gpu": "test", "tiny": "names_one"}
 #: Seconds for the search of a plan.
 TIME_LIMIT = {"gpu": 8.0, "tiny": 5.0}
 #: The same for each size that is tried, about ten of them.
-LARGEST_TIME_LIMIT = {"gpu": 4.0, "tiny": 1.0}
+LARGEST_TIME_LIMIT = {"gpu": 2.0, "tiny": 1.0}
 #: In each round each way takes so many steps that count.
 ROUNDS, TIMES = {"gpu": 5, "tiny": 3}, 2
 #: The part of all the time after which each pair has to be timed, and all be done; and what is kept free to time one network.
@@ -222,7 +224,8 @@ class Trainings:
         """Plain training and peers; then one of ours alone, for it profiles ops for all; then all others."""
         submit = self.run.pool.submit
         peers = {name: submit(peer.make, until) for name, peer in self.peers.items()}
-        peak = self.plain.make(until).get("peak")
+        plain = self.plain.make(until)
+        peak = plain.get("peak")
         jobs: list[Future[Any]] = list(peers.values())
         if peak is not None:
             self.run.kernels.result()
@@ -230,8 +233,9 @@ class Trainings:
             jobs += [
                 submit(self._share, name, int(share * peak), until) for name, share in SHARES[self.run.options.scale].items()
             ]
-            for name, (share, _, _) in self.more.items():
-                jobs.append(submit(self.ours[name].make, until, int(share * peak)))
+            for name, (share, way, _) in self.more.items():
+                whole = plain["reserved"] if way.endswith("reserved") else peak
+                jobs.append(submit(self.ours[name].make, until, int(share * whole)))
             jobs += [submit(self._beside, name, peer, until) for name, peer in peers.items()]
         for job in jobs:
             job.result()
@@ -307,6 +311,7 @@ def largest(run: Run, until: float) -> None:
         name: Way(run, (run.options.scale, network), way, run.locks) for name, way in (("plain", "eager"), ("ours", "checkmate"))
     }
     asked = {"do": "largest", "budget": budget, "max_overhead": LARGEST_OVERHEAD}
+    asked["multiple_of"] = LARGEST_MULTIPLE_OF[run.options.scale]
     asked["time_limit"] = LARGEST_TIME_LIMIT[run.options.scale]
     try:
         run.kernels.result()

@@ -11,8 +11,9 @@ from worker import quartiles_of_ratios
 
 GIBI = 2**30
 LEADER = "100%"
-#: Of what a way says: peaks in bytes, none of which may pass its budget.
+#: Of what a way says: peaks in bytes, none of which may pass its budget; and where that is on what the allocator reserves.
 PEAKS = ("first_peak", "peak", "later_peak")
+RESERVED = ("first_reserved", "reserved")
 _COLUMNS = ("network", "way", "peak", "time", "ours: budget", "first", "later", "reserved", "time", "x peer", "planned")
 
 
@@ -42,7 +43,7 @@ def over(found: dict[str, Any]) -> list[str]:
     return [
         f"{name}: {what} is {said[what] - said['budget']} bytes over"
         for name, said in ways(found)
-        for what in PEAKS
+        for what in (RESERVED if said.get("way", "").endswith("reserved") else PEAKS)
         if (said.get(what) or 0) > said.get("budget", 0)
     ]
 

@@ -11,6 +11,7 @@ Ways:
                             the network with its checkpoints, in torch.compile: on eager kernels, and on Inductor's
     checkmate               under a budget in bytes
     checkmate inductor      the same on Inductor's kernels
+    checkmate reserved      the same, and the budget is on what CUDA's allocator reserves
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ _KEPT = {
 _ATEN = "aot_eager_decomp_partition"
 #: Ways whose first step compiles nothing.
 _NOT_COMPILED = ("eager", "checkpoint", "selective")
+#: Ours, where nothing is compiled after the plan.
+_NO_COMPILER = ("checkmate", "checkmate reserved")
 #: Steps for the highest peak of several.
 _LATER = 5
 #: Seconds between two looks whether it is this process's turn.
@@ -173,8 +176,10 @@ class Trainer:
         elif kind == "checkmate":
             import checkmate.torch
 
-            inner = details[0] if details else "eager"
-            return checkmate.torch.compile(network, request["budget"], time_limit=request["time_limit"], wait=True, inner=inner)
+            options: dict[str, Any] = {"time_limit": request["time_limit"], "wait": True}
+            if details:
+                options.update({"of": "reserved"} if details[0] == "reserved" else {"inner": details[0]})
+            return checkmate.torch.compile(network, request["budget"], **options)
         return network
 
     def step(self) -> float:
@@ -199,9 +204,11 @@ class Trainer:
         # checkmate measures this step itself, which begins CUDA's counters anew, and which on a CPU nobody else can do at the same time.
         measured = checkmate.torch.measure(self.device) if cuda else nullcontext()
         # Where Inductor compiles after the plan, the first step has no turn.
-        with self.turn.planning(stay=self.way == "checkmate"), measured as seen:
+        with self.turn.planning(stay=self.way in _NO_COMPILER), measured as seen:
             self.step()
         made: dict[str, Any] = {"first_step": time.perf_counter() - began, "first_peak": seen.peak if seen else None}
+        if cuda:
+            made["first_reserved"] = torch.cuda.max_memory_reserved(self.device)
         if cuda and not self.turn.taken:
             torch.cuda.empty_cache()  # others step meanwhile
         self.turn.take()
@@ -302,7 +309,12 @@ def largest(request: dict[str, Any]) -> dict[str, Any]:
     if request["way"] == "checkmate":
         with turn.planning(stay=False):
             found = checkmate.torch.max_batch_size(
-                model, inputs, budget, time_limit=request["time_limit"], max_overhead=request["max_overhead"]
+                model,
+                inputs,
+                budget,
+                time_limit=request["time_limit"],
+                max_overhead=request["max_overhead"],
+                multiple_of=request["multiple_of"],
             )
         plan = found.plan
         known = {"overhead": plan.schedule.overhead, "measured_peak": plan.measured_peak, "tried": found.tried}

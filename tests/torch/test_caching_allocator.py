@@ -25,7 +25,7 @@ from torch_models import case, identical, step_peak, train
 
 MEBI = 2**20
 #: Of a step of plain training on an H100 (PyTorch 2.11): all requests with the addresses that they got, and the segments with their
-#: blocks once the step is over.
+#: blocks once the step is over; and plans, with what their first steps took.
 RECORDS = Path(__file__).parent / "allocator_records"
 
 
@@ -84,6 +84,18 @@ def test_every_request_gets_the_recorded_address(name: str, monkeypatch: pytest.
     assert requests > 700 and next(segments, None) is None
     assert allocator.most_allocated == record["allocated"]
     assert allocator.most_reserved == record["reserved"]
+
+
+@pytest.mark.parametrize("name", ["resnet50", "gpt2", "vit"])
+def test_a_plan_takes_on_a_gpu_what_it_is_modelled_to_take(name: str) -> None:
+    """Allocated never more, but by one block that was given out whole; reserved nearly as much."""
+    record = recorded(f"{name}-planned")
+    graph = Graph.from_dict(record["graph"])
+    steps = [{"Compute": Compute, "Free": Free}[kind](number) for kind, number in record["steps"]]
+    allocated, reserved = (bytes_ + graph.fixed_memory + record["besides"] for bytes_ in counted(graph, steps))
+    most = max(record["allocated"])
+    assert most - MEBI <= allocated <= 1.01 * most
+    assert 0.98 <= reserved / record["reserved"] <= 1.06
 
 
 @pytest.mark.parametrize("size", [1, 512, MEBI - 512, MEBI, 3 * MEBI, 10 * MEBI, 11 * MEBI, 12 * MEBI + 512, 13 * MEBI + 1024])
@@ -151,8 +163,10 @@ def test_the_next_schedule_leaves_what_this_one_takes_too_much(monkeypatch: pyte
     monkeypatch.setattr("checkmate.torch.step_plan.counted", lambda graph, steps: (85 * MEBI, 102 * MEBI))
     assert next_limit(peak) == peak - 3 * MEBI
     assert next_limit(peak, device="cpu") is None
-    assert next_limit(202 * MEBI, "reserved") is None
-    assert next_limit(182 * MEBI, "reserved") == 100 * MEBI + 82 * MEBI * 82 // 102  # as much less of both
+    # Of gaps there may be more than modelled: a fiftieth of all that is reserved is left free.
+    reserved = 102 * MEBI + 102 * MEBI // 50
+    assert next_limit(100 * MEBI + reserved, "reserved") is None
+    assert next_limit(182 * MEBI, "reserved") == 100 * MEBI + 82 * MEBI * 82 * MEBI // reserved  # as much less of both
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     assert next_limit(peak) is None
     assert not is_native(torch.device("cuda"))

@@ -21,6 +21,7 @@ from ..graph import Graph
 from ..planning import Allowance
 from ..solvers.smallest_budget import least_peak_found
 from .backend import Session
+from .caching_allocator import by_chance
 from .capture import Captured
 from .internals import forward_outputs
 from .part import Part, Ticket
@@ -130,7 +131,7 @@ class DryRun:
 
     def _allowance(self, graph: Graph, step: DryStep, total: int, margin: int) -> Allowance:
         reserved = self.group.options.reserved_bytes(max(0, step.before - graph.fixed_memory - step.present))
-        return Allowance(total, reserved, margin, step.outside)
+        return Allowance(total, reserved, margin + by_chance(step.device), step.outside)
 
     # --- the runner of its parts ---
 

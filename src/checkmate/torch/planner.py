@@ -20,6 +20,7 @@ from ..planning import Allowance, Margins, OpCost, note_excess
 from ..planning.parts import Event
 from ..solvers.smallest_budget import proven_minimum
 from ..units import format_bytes, parse_bytes
+from .caching_allocator import by_chance
 from .capture import Captured
 from .halves import Halves
 from .held import Held, bytes_on
@@ -224,17 +225,17 @@ class Planner:
             self._total = max(self._total, self._total_for(graph, reserved + outside, device))
         margins = self._margins.setdefault(order, Margins(self._total))
         margins.budget = self._total
-        return Allowance(self._total, reserved, margins.margin, outside)
+        return Allowance(self._total, reserved, margins.margin + by_chance(device), outside)
 
     def _safe_allowance(self, graph: Graph, captured: Captured, outside: int) -> Allowance:
         """The same for a part while the rest of the round is unknown."""
         reserved = self.options.reserved_bytes(max(0, self._allocated - graph.fixed_memory - outside))
         total = self._total or self._total_for(part_graph(captured).graph, reserved + outside, captured.device)
-        return Allowance(total, reserved, 0, outside)
+        return Allowance(total, reserved, by_chance(captured.device), outside)
 
     def _total_for(self, graph: Graph, besides: int, device: torch.device) -> int:
         self.options.check_device(device)
-        return self.options.total(graph.no_recompute_peak + besides, lambda: self.automatic(device))
+        return self.options.total(graph.no_recompute_peak + besides + by_chance(device), lambda: self.automatic(device))
 
     def automatic(self, device: torch.device) -> int:
         """The budget "auto" on a device: found out once, for later the model's own memory is no longer available."""

@@ -162,9 +162,10 @@ class _Nodes:
         """Of an op that might pass the limit: as it is after all if a part of its batch says so, else what that part says."""
         found = _measured_in_part(node, self._number, self._seconds, limit)
         alone = _given_and_made(node, self._number)
-        if found is not None and alone + _DIFFERENCE * found.workspace <= limit:
+        more = known_workspace(node, alone) if found is None else int(_DIFFERENCE * found.workspace)
+        if found is not None and alone + more <= limit:
             return _measured(node, self._number, self._seconds)
-        self.too_large[node] = _least_bytes(node, self._number) if found is None else alone + found.workspace
+        self.too_large[node] = alone + more
         return found
 
     def work(self, node: Node) -> Work:

@@ -32,6 +32,8 @@ from .watch import Watch
 #: A schedule may compute a value again before the part runs that can; as the parts run it, it may take more than it was planned
 #: for. So many times it is planned with that much less.
 _TRIES = 5
+#: What CUDA's allocator reserves may be this part more than is modelled: for five plans on an H100 0.99 to 1.06 of it was modelled.
+_UNSURE = 50
 
 
 @dataclass(frozen=True)
@@ -292,6 +294,7 @@ def _next_limit(
         allocated, reserved = counted(joined.graph, as_run(joined, schedule.steps, limit))
         if plan.of == "reserved":
             # Gaps between tensors come and go with the tensors. What steps before took more than their tensors did is such gaps.
+            reserved += reserved // _UNSURE
             room = allowance.total - allowance.elsewhere - fixed
             if reserved <= room:
                 return None
