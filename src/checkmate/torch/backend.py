@@ -96,8 +96,10 @@ class Session:
         if self.dry is not None:
             return self.dry.forward(part, arguments)
         for tensor in arguments:
-            if isinstance(tensor, torch.nn.Parameter):
-                self.parameters[id(tensor)] = weakref.ref(tensor)
+            if type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter):
+                reference = self.parameters.get(id(tensor))
+                if reference is None or reference() is not tensor:
+                    self.parameters[id(tensor)] = weakref.ref(tensor)
         groups = _of_thread.groups
         groups[:] = [group for group in groups if group.waits()]
         for group in groups:

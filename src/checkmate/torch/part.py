@@ -34,7 +34,7 @@ class Left:
     def __init__(self, tensor: Any):
         self.full = True
         self.tensor = tensor
-        self._version = _version(tensor)
+        self._versions = _versions([tensor])
 
     def take(self, empties: bool) -> Any:
         """The tensor, for a backward pass.
@@ -43,7 +43,7 @@ class Left:
             RuntimeError: it was changed in place; as in plain training.
         """
         tensor = self.tensor
-        _check(tensor, self._version)
+        _check([tensor], self._versions)
         if empties:
             self.full, self.tensor = False, None
         return tensor
@@ -60,7 +60,7 @@ class Ticket:
     def __init__(self, run: Any, saved: Sequence[Any]):
         self.run = run
         self.saved: list[Any] | None = list(saved)
-        self._versions = [_version(tensor) for tensor in saved]
+        self._versions = _versions(saved)
 
     def add(self, left: Left) -> None:
         """One more thing to hold for the backward pass, if that is still to come."""
@@ -79,24 +79,27 @@ class Ticket:
                 "Trying to backward through the graph a second time: say retain_graph=True in the first backward pass"
             )
         saved = list(self.saved)
-        for tensor, before in zip(saved, self._versions, strict=True):
-            _check(tensor, before)
+        _check(saved, self._versions)
         if not keeps_graph():
             self.saved = None
         return saved
 
 
-def _version(tensor: Any) -> int:
-    """How often a tensor was changed in place so far."""
-    return tensor._version if isinstance(tensor, torch.Tensor) and not tensor.is_inference() else 0
+def _versions(tensors: Sequence[Any]) -> list[int]:
+    """How often each was changed in place so far."""
+    try:
+        return [tensor._version for tensor in tensors]
+    except (AttributeError, RuntimeError):  # numbers, and tensors made under inference mode, have no count
+        return [x._version if isinstance(x, torch.Tensor) and not x.is_inference() else 0 for x in tensors]
 
 
-def _check(tensor: Any, before: int) -> None:
-    now = _version(tensor)
+def _check(tensors: Sequence[Any], before: list[int]) -> None:
+    now = _versions(tensors)
     if now != before:
+        tensor, new, old = next(known for known in zip(tensors, now, before, strict=True) if known[1] != known[2])
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
-            f"shape {list(tensor.shape)} is at version {now}, expected version {before} instead"
+            f"shape {list(tensor.shape)} is at version {new}, expected version {old} instead"
         )
 
 
