@@ -92,7 +92,7 @@ def test_a_plan_takes_on_a_gpu_what_it_is_modelled_to_take(name: str) -> None:
     record = recorded(f"{name}-planned")
     graph = Graph.from_dict(record["graph"])
     steps = [{"Compute": Compute, "Free": Free}[kind](number) for kind, number in record["steps"]]
-    allocated, reserved = (bytes_ + graph.fixed_memory + record["besides"] for bytes_ in counted(graph, steps))
+    allocated, reserved = (size + graph.fixed_memory + record["besides"] for size in counted(graph, steps))
     most = max(record["allocated"])
     assert most - MEBI <= allocated <= 1.01 * most
     assert 0.98 <= reserved / record["reserved"] <= 1.06
