@@ -97,11 +97,8 @@ def profile_nodes(
     asked = _Nodes(number, limit, device, cold=runs and _bytes_made(nodes, number) > _CACHES)
     costs = find_op_costs(nodes, asked, cost_model if device is None else "flops", progress)
     if asked.too_large:
-        _LOG.warning(
-            "the budget leaves no room to run some ops, whose costs are estimated (%d; %s needs %s, and %s is left)",
-            len(asked.too_large),
-            *asked.largest(),
-        )
+        said = "the budget leaves no room to run some ops, whose costs are estimated (%d; %s needs %s, and %s is left)"
+        _LOG.warning(said, len(asked.too_large), *asked.largest())
     return {node: cost if _is_free(node) else _with_unread(cost, node, number) for node, cost in costs.items()}
 
 
