@@ -49,8 +49,6 @@ _KEPT = {
 _ATEN = "aot_eager_decomp_partition"
 #: Ways whose first step compiles nothing.
 _NOT_COMPILED = ("eager", "checkpoint", "selective")
-#: Ours, where nothing is compiled after the plan.
-_NO_COMPILER = ("checkmate", "checkmate reserved")
 #: Steps for the highest peak of several.
 _LATER = 5
 #: Seconds between two looks whether it is this process's turn.
@@ -204,7 +202,7 @@ class Trainer:
         # checkmate measures this step itself, which begins CUDA's counters anew, and which on a CPU nobody else can do at the same time.
         measured = checkmate.torch.measure(self.device) if cuda else nullcontext()
         # Where Inductor compiles after the plan, the first step has no turn.
-        with self.turn.planning(stay=self.way in _NO_COMPILER), measured as seen:
+        with self.turn.planning(stay="inductor" not in self.way), measured as seen:
             self.step()
         made: dict[str, Any] = {"first_step": time.perf_counter() - began, "first_peak": seen.peak if seen else None}
         if cuda:

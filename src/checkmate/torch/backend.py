@@ -17,6 +17,7 @@ from torch import fx
 
 from .coverage import Coverage, caller, check_inputs
 from .group import Group
+from .held import note_parameters
 from .inference import InferenceGraph
 from .internals import current_compilation
 from .part import Part, Runner, Ticket
@@ -95,11 +96,7 @@ class Session:
         """Run a forward pass; a round of graphs with the same options that waits for its backward passes takes it in."""
         if self.dry is not None:
             return self.dry.forward(part, arguments)
-        for tensor in arguments:
-            if type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter):
-                reference = self.parameters.get(id(tensor))
-                if reference is None or reference() is not tensor:
-                    self.parameters[id(tensor)] = weakref.ref(tensor)
+        note_parameters(self.parameters, arguments)
         groups = _of_thread.groups
         groups[:] = [group for group in groups if group.waits()]
         for group in groups:

@@ -32,7 +32,7 @@ from .measure import same_device
 from .optimizer_state import Prediction, local_tensors, predict, tensors_in
 from .sharded import Sharded
 
-__all__ = ["Held", "bytes_on"]
+__all__ = ["Held", "bytes_on", "note_parameters"]
 
 _Optimizer = torch.optim.Optimizer
 #: Storages by identity.
@@ -66,10 +66,7 @@ class Held:
     def watch(self, tensors: Iterable[Any]) -> None:
         """Know parameters; a graph's inputs may be given as they are."""
         with self._lock:
-            for tensor in tensors:
-                reference = self._parameters.get(id(tensor))
-                if (reference is None or reference() is not tensor) and isinstance(tensor, nn.Parameter):
-                    self._parameters[id(tensor)] = weakref.ref(tensor)
+            note_parameters(self._parameters, tensors)
 
     def watch_module(self, module: nn.Module) -> None:
         """Know a module: its parameters, and its buffers."""
@@ -287,6 +284,15 @@ class Held:
         """Whether there is a parameter of the same shape for each one known, and none of them is known itself."""
         known = [parameter for reference in self._parameters.values() if (parameter := reference()) is not None]
         return bool(known) and not any(map(self._knows, parameters)) and _shapes(known) <= _shapes(parameters)
+
+
+def note_parameters(known: dict[int, weakref.ref[torch.Tensor]], tensors: Iterable[Any]) -> None:
+    """Take parameters among tensors in, by identity. Quick enough for all inputs of a graph in every step."""
+    for tensor in tensors:
+        if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):
+            reference = known.get(id(tensor))
+            if reference is None or reference() is not tensor:
+                known[id(tensor)] = weakref.ref(tensor)
 
 
 def _rests(module: nn.Module) -> bool:

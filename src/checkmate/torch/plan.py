@@ -68,7 +68,4 @@ _set_up: set[torch.device] = set()
 
 def allocated_bytes(device: torch.device) -> int:
     """Bytes that live on a device now, where it counts them."""
-    if device.type != "cuda":
-        return 0
-    stats = torch.cuda.memory_stats_as_nested_dict(device)  # nothing before CUDA is used; quicker than `memory_allocated`
-    return int(stats["allocated_bytes"]["all"]["current"]) if stats else 0
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
