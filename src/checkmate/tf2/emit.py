@@ -3,6 +3,8 @@
 The order needs control edges: without them the copies of an op are merged into one, and gradients wait for each other.
 "sparse" has the ops that take memory wait for those before them, and for small ops that read large values: for all, or for
 those that must be over (see `overlap`); TensorFlow's graph rewriting still works on what is between. "full" chains every op.
+Where ops run one by one, a small op that reads large values waits as well, for it may be the last to need them. Else it is chance
+when they are freed: under one and the same plan, steps of the transformer of `benchmarks/keras_matrix.py` took 7.3 or 7.6 MiB.
 """
 
 from __future__ import annotations
@@ -157,7 +159,7 @@ class _Emitter:
         else:
             self._copy(op, before)
         new = self.latest[op.name]
-        if chained or any(not is_fixed(r) and is_big(r.op) for r in map(root, op.inputs)):
+        if chained or _reads_large(op):
             self.waited_for[number] = new, max(waits, known)
         over = max(waits, known)
         while over < number and over not in self.waited_for:
@@ -167,7 +169,7 @@ class _Emitter:
 
     def _is_chained(self, op: tf.Operation) -> bool:
         takes = is_big(op) or self.workspace[op.name] > SMALL
-        return self.mode == "full" or takes or is_stateful(op)
+        return self.mode == "full" or takes or is_stateful(op) or (self.in_turn and _reads_large(op))
 
     def _edges(self, waits: int, together: tuple[tf.Operation | None, tf.Operation], known: int = 0) -> list[str]:
         """What an op of the chain waits for.
@@ -282,6 +284,11 @@ class _Emitter:
             elif other.type == "NoOp":
                 stack += other.control_inputs
         return found
+
+
+def _reads_large(op: tf.Operation) -> bool:
+    """It may be the last to need a value that takes memory."""
+    return any(not is_fixed(base) and is_big(base.op) for base in map(root, op.inputs))
 
 
 def _constants(ops: Sequence[tf.Operation]) -> set[str]:
