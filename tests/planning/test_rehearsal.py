@@ -141,6 +141,25 @@ def test_where_no_order_will_do_the_best_of_them_says_how_much_more_room() -> No
     assert 1000 <= stage.margins[1] < 1300
 
 
+def test_when_it_is_late_more_room_is_left_at_once() -> None:
+    stage, chosen = policy(lambda margin: 1200 if margin < 800 else 0)
+    stage.takes_in_order = {1: 1100, 2: 1100, 3: 0}
+    asked = iter([False, True])
+    plan = chosen.choose(lambda: True, lambda: next(asked, True)).plan
+    assert (plan.variant, stage.orders) == (0, [1])
+    assert plan.margin >= 800
+
+
+def test_no_budget_is_refused_because_it_was_too_late_to_try_other_orders() -> None:
+    stage, chosen = policy(lambda margin: margin + 1100)
+    stage.takes_in_order = {1: 1100, 2: 100}
+    plan = chosen.choose(lambda: True, lambda: True).plan
+    assert plan.rehearsed_peak is not None
+    assert plan.rehearsed_peak <= BUDGET
+    assert (plan.variant, stage.orders) == (2, [1, 2])
+    assert len(set(stage.margins)) > 1, "more room was asked for first"
+
+
 def test_no_other_order_is_tried_far_above_the_budget() -> None:
     stage, chosen = policy(lambda margin: 2500 if margin < 2000 else 0)
     stage.takes_in_order = {1: 0}

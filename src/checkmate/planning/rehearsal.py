@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import InfeasibleBudget
@@ -109,7 +110,7 @@ class Policy(Generic[Candidate]):
         self._passed: list[tuple[int, Candidate]] = []  # bytes of real steps above the budget, and their plans
         self._search: Iterator[Candidate | None] | None = None  # what there was no time for
 
-    def choose(self, enough: Callable[[], bool] = _never) -> Candidate:
+    def choose(self, enough: Callable[[], bool] = _never, late: Callable[[], bool] = _never) -> Candidate:
         """The plan of the first step.
 
         What an earlier process found is taken as it is, so that every process gives the same answer; but a budget is never refused where
@@ -118,6 +119,7 @@ class Policy(Generic[Candidate]):
         Args:
             enough: asked after every plan that was tried out; once it says so, the best plan so far is taken as soon as there is one that
                 keeps to the budget, and `go_on` does the rest.
+            late: once it says so and none keeps to it yet, plans are tried in other orders only if there is no more room to leave.
 
         Raises:
             InfeasibleBudget: no plan keeps to the budget. A plan for the budget that is named was tried out.
@@ -131,12 +133,12 @@ class Policy(Generic[Candidate]):
         if known is not None:
             margins.margin, margins.failures = known.margin, int(known.again)
             with suppress(InfeasibleBudget):
-                return self._best_of(self._that_fits(known), enough)
+                return self._best_of(self._that_fits(known, late), enough)
             margins.failures = 0
             margins.tried.clear()
         margins.margin = max(inherited, margins.budget // SPARE)
         try:
-            return self._best_of(self._that_fits(None), enough)
+            return self._best_of(self._that_fits(None, late), enough)
         except InfeasibleBudget as error:
             best = min(self._tried, key=_rehearsed, default=None)
             if best is not None:
@@ -166,17 +168,19 @@ class Policy(Generic[Candidate]):
         """Try nothing more out: a step took too much under a plan that was tried out."""
         self._search = None
 
-    def mend(self, candidate: Candidate, peak: int, enough: Callable[[], bool] = _never) -> Candidate:
+    def mend(
+        self, candidate: Candidate, peak: int, enough: Callable[[], bool] = _never, late: Callable[[], bool] = _never
+    ) -> Candidate:
         """Another plan after a real step took so many bytes, more than its budget; the best one known if there is no better one.
 
         Args:
-            enough: as in `choose`.
+            enough, late: as in `choose`.
         """
         self._search = None
         note_excess(self.margins, candidate.plan, peak)
         self._passed.append((peak, candidate))
         try:
-            return self._best_of(self._that_fits(None), enough)
+            return self._best_of(self._that_fits(None, late), enough)
         except InfeasibleBudget:
             self.settled = True
             return min(self._passed, key=lambda seen: seen[0])[1]
@@ -193,7 +197,7 @@ class Policy(Generic[Candidate]):
         assert best is not None
         return best
 
-    def _that_fits(self, known: Outcome | None) -> Iterator[Candidate | None]:
+    def _that_fits(self, known: Outcome | None, late: Callable[[], bool]) -> Iterator[Candidate | None]:
         """Plan and rehearse until a plan keeps to the budget; where nothing can be rehearsed the first plan is taken.
 
         After every plan that was tried out comes the best one of those that keep to the budget.
@@ -201,12 +205,20 @@ class Policy(Generic[Candidate]):
         margins, rehearser = self.margins, self._rehearser
         candidate: Candidate | None = None  # the last plan that is within the budget, if only just
         tries, cheapest = _MORE_PLANS, math.inf  # `cheapest` of the plans that passed the budget
+        put_off: list[Candidate] = []  # plans that it was too late to try in other orders
         while True:
             try:
                 made = self._made()
-            except InfeasibleBudget as error:
+            except InfeasibleBudget as error:  # no more room to be had
+                if candidate is None:
+                    for best in chain.from_iterable(map(self._in_orders, put_off)):
+                        candidate = best if _rehearsed(best) <= margins.budget else candidate
+                        if _fits(best):
+                            break
+                        yield candidate
+                    put_off.clear()
                 if candidate is not None:
-                    break  # no more room to be had
+                    break
                 if not tries or not margins.no_room(error.smallest_found):
                     raise
                 tries -= 1
@@ -215,7 +227,7 @@ class Policy(Generic[Candidate]):
                 yield same
                 return
             best = made
-            for tried in self._in_orders(made):
+            for tried in self._in_orders(made, late):
                 best = tried
                 if best.plan.rehearsed_peak is None:
                     yield best
@@ -225,6 +237,8 @@ class Policy(Generic[Candidate]):
                     yield candidate
             if _fits(best):
                 break
+            if late():
+                put_off.append(made)
             plan = best.plan
             note_excess(margins, plan, _rehearsed(best))
             self._tried.append(best)
@@ -241,13 +255,16 @@ class Policy(Generic[Candidate]):
             yield (best := other)
         self._keep(best)
 
-    def _in_orders(self, made: Candidate) -> Iterator[Candidate]:
-        """Try a plan out, and in other orders until it keeps to the budget; after each trial the one that took least so far."""
+    def _in_orders(self, made: Candidate, late: Callable[[], bool] = _never) -> Iterator[Candidate]:
+        """Try a plan out, and in other orders until it keeps to the budget, or until it is late; after each trial the one that took
+        least so far."""
         best = made
         best.plan.rehearsed_peak = self._rehearser.rehearse(best)
         yield best
         for order in range(1, _ORDERS + 1):
             if best.plan.rehearsed_peak is None or _fits(best) or _rehearsed(best) > best.plan.budget + best.plan.budget // _NEAR:
+                return
+            if late():
                 return
             other = self._rehearser.vary(made, order)
             if other is None:

@@ -214,7 +214,7 @@ class _Shaped:
         self.policy: Policy[Executor] = Policy(
             self, margins, Notebook(self.captured.graph, about, elsewhere, owner.options.order)
         )
-        self.executor = self.policy.choose(self._enough)
+        self.executor = self.policy.choose(self._enough, self._late)
 
     def _enough(self) -> bool:
         """Training would have waited too long for a plan if another one were tried out, and then the step made: each takes about as
@@ -223,6 +223,10 @@ class _Shaped:
         self._trial_began = now
         self._longest = max(self._longest, now - began)
         return now - self._began + 2 * self._longest >= self.owner.options.plan_seconds
+
+    def _late(self) -> bool:
+        """Half of the time is over that training waits for a plan."""
+        return 2 * (_clock() - self._began) >= self.owner.options.plan_seconds
 
     @property
     def plan(self) -> Plan:
@@ -392,7 +396,7 @@ class _Shaped:
     def _mend(self, peak: int) -> None:
         """Go on under another plan, or under the best one that is known: training never ends because of a plan that got worse."""
         self.passed, self._began, self._longest = None, _clock(), 0.0
-        self._go_on_under(self.policy.mend(self.executor, peak, self._enough))
+        self._go_on_under(self.policy.mend(self.executor, peak, self._enough, self._late))
         if self.policy.settled:
             self._warn(f"no plan with more room was found: training goes on under the best one known ({peak} bytes were taken)")
 
