@@ -21,7 +21,7 @@ from checkmate.tf2.op_kinds import IN_PLACE, is_big, is_handle, is_one_kernel, r
 from checkmate.tf2.overlap import one_by_one, overlapping
 from checkmate.tf2.plan import make_plan
 from checkmate.tf2.priority import in_order_of_priority, prioritized
-from checkmate.tf2.replay import peak_of, replay
+from checkmate.tf2.replay import Run, peak_of, replay
 from checkmate.tf2.step import _Shaped
 from checkmate.tf2.trace import is_fixed
 from tf2_models import captured_case
@@ -148,6 +148,21 @@ def all_before(graph: tf.Graph) -> dict[str, set[str]]:
     return found
 
 
+def names_of(runs: list[Run]) -> list[str]:
+    """Of the ops that runs are in an emitted graph."""
+    copies: Counter[str] = Counter()
+    names = []
+    for run in runs:
+        count = copies[run.op.name]
+        copies[run.op.name] += 1
+        names.append(f"{run.op.name}__again{count}" if count else run.op.name)
+    return names
+
+
+def reads_large(op: tf.Operation) -> bool:
+    return any(not is_fixed(r) and is_big(r.op) for r in map(root, op.inputs))
+
+
 @pytest.mark.parametrize("prioritize", [False, True])
 def test_the_graph_waits_as_it_must(prioritize: bool) -> None:
     captured, steps = planned("transformer", 0.6)
@@ -164,20 +179,17 @@ def test_the_graph_waits_as_it_must(prioritize: bool) -> None:
         )
     graph = placed(captured, emitted)
     before = all_before(graph)
-    copies: Counter[str] = Counter()
-    names = []
+    runs = replay(captured, steps)
+    names = names_of(runs)
     kept = []  # numbers of the runs that take or free memory
-    for number, run in enumerate(replay(captured, steps)):
-        count = copies[run.op.name]
-        copies[run.op.name] += 1
-        names.append(f"{run.op.name}__again{count}" if count else run.op.name)
+    for number, run in enumerate(runs):
         chained = is_big(run.op) or run.op.name in heavy or is_stateful(run.op)
         if chained:
-            missing = [names[other] for other in kept if other < waits[number] and names[other] not in before[names[-1]]]
-            assert not missing, (names[-1], missing)
-        if chained or any(not is_fixed(r) and is_big(r.op) for r in map(root, run.op.inputs)):
+            missing = [names[other] for other in kept if other < waits[number] and names[other] not in before[names[number]]]
+            assert not missing, (names[number], missing)
+        if chained or reads_large(run.op):
             kept.append(number)
-    assert max(copies.values()) > 1
+    assert max(Counter(run.op.name for run in runs).values()) > 1
     # A variable that changes while its value is in use would be copied.
     changed = 0
     for op in graph.get_operations():
@@ -195,15 +207,11 @@ def test_one_by_one_what_frees_memory_has_its_turn_as_well() -> None:
     """Else a step takes more in one run than in another."""
     captured, steps = planned("transformer", 0.6)
     before = all_before(placed(captured, emit(captured, steps)))
-    copies: Counter[str] = Counter()
+    runs = replay(captured, steps)
     earlier: list[str] = []
     small = 0
-    for run in replay(captured, steps):
-        count = copies[run.op.name]
-        copies[run.op.name] += 1
-        frees = any(not is_fixed(r) and is_big(r.op) for r in map(root, run.op.inputs))
-        if is_big(run.op) or frees:
-            name = f"{run.op.name}__again{count}" if count else run.op.name
+    for name, run in zip(names_of(runs), runs, strict=True):
+        if is_big(run.op) or reads_large(run.op):
             assert set(earlier) <= before[name], name
             earlier.append(name)
             small += not is_big(run.op)
