@@ -13,29 +13,29 @@ A graph traced with symbolic sizes is read once. Its bytes and costs are then th
 
 from __future__ import annotations
 
-import math
 import operator
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import fx
 
 from ..graph import Graph, Op, Value
-from ..planning import OpCost
+from ..planning import FREE, OpCost
 from ..planning.fusion import Fusion
 from .batch_norm import restore_kernels
 from .caching_allocator import block_of, bytes_taken, in_blocks
-from .in_place import writable_inputs
+from .in_place import find_reuses
 from .inductor.inner import Inductor
+from .inductor.local import compute_where_read
 from .internals import forward_outputs, frees_gradients, is_tangent, tangents_of_outputs
 from .layers import Layers, Names
 from .measure import main_device, same_device
-from .nodes import checkpoint_of, has_side_effects, is_batch_norm, is_random, split_passes, tensors_of, unpin_overwritten
+from .nodes import OpNode, checkpoint_of, has_side_effects, is_batch_norm, is_random, split_passes, tensors_of, unpin_overwritten
 from .random import RANDOM_DEVICES
-from .sizes import Bindings, Number, Scalars, Sizes, storage_bytes, storage_key, within
+from .sizes import Bindings, Number, Scalars, Sizes, elements, storage_bytes, storage_key, within
 
 #: Name of the op between the two passes.
 BETWEEN = "between forward and backward"
@@ -118,12 +118,12 @@ class Captured:
     fusion: Fusion | None
     _reader: _JointReader
 
-    @property
-    def planned(self) -> list[int | None]:
-        """`returned`, in the graph that is planned."""
-        if self.fusion is None:
-            return self.returned
-        return [None if value is None else self.fusion.value_of[value] for value in self.returned]
+    @cached_property
+    def handed_out(self) -> list[int | None]:
+        """`returned`, in the graph that is planned; None also for new contents of inputs, which the script never gets."""
+        seen = zip(self.returned, self._reader.is_update, strict=True)
+        values = [None if update else value for value, update in seen]
+        return values if self.fusion is None else [None if value is None else self.fusion.value_of[value] for value in values]
 
     @property
     def certain(self) -> Captured:
@@ -184,19 +184,11 @@ def read_joint_graph(
     _, _, overwritten, _ = forward_outputs(module, num_forward_outputs)
     unpin_overwritten(module, overwritten)
     module.recompile()
-    reader = _JointReader(module, num_forward_outputs, profile, between_workspace, name, block, inner, names or {})
+    read = partial(_JointReader, module, num_forward_outputs, profile, between_workspace, name, block, inner, names or {})
+    reader = read()
+    while reader.improve():
+        reader = read()
     return reader.captured(reader.sizes.hints if bindings is None else bindings)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """An op before its cost is known: what computes it (None: the user's script), the values it reads and makes, its layer."""
-
-    node: fx.Node | None
-    reads: tuple[int, ...]
-    makes: tuple[int, ...]
-    phase: str
-    layer: str = ""
 
 
 class _JointReader:
@@ -230,7 +222,7 @@ class _JointReader:
             self.fixed.update((storage_key(tensor), tensor) for tensor in tensors_of(node))
         self.num_resident = len(self.fixed)
         self.readers: dict[int, dict[int, None]] = {}  # storages of inputs -> ops that read them
-        self.parts: list[_Part] = []
+        self.parts: list[OpNode] = []
         self.made: list[torch.Tensor] = []  # for each value a tensor in its storage
         self.bases: list[fx.Node] = []
         self.holders: list[list[fx.Node]] = []
@@ -240,7 +232,8 @@ class _JointReader:
         self.between: int | None = None
         self._read()
         self._returned = self._find_returned()
-        self._reuses = self._find_reuses()
+        leaving = {self._value_behind(node) for node in (*self.outputs, *self.gradients)}
+        self._reuses = find_reuses(self.parts, self.value_of, self.bases, leaving)
         self._checkpointed = self._find_checkpointed()
         able = [part.node is not None and self._can_run_again(part.node, part.makes) for part in self.parts]
         # What the caller holds cannot be dropped.
@@ -302,6 +295,15 @@ class _JointReader:
             _reader=self,
         )
 
+    def improve(self) -> bool:
+        """Let what compiles the passes change the graph to one that takes less time; whether it did."""
+        if self.inner is None or self.between is None:
+            return False
+        first = self.captured(self.sizes.hints, dict.fromkeys(self.module.graph.nodes, FREE))
+        assert first.fusion is not None
+        number = self.sizes.at(first.bindings)
+        return compute_where_read(self.module, first.fusion, first.nodes, self._returned, self.overwritten, number)
+
     # --- nodes, one by one ---
 
     def _read(self) -> None:
@@ -335,7 +337,7 @@ class _JointReader:
             makes = [self._new_value([node], tensor) for tensor in fresh.values()]
         else:
             makes = self._parts_of_tuple(node, fresh)
-        self.parts.append(_Part(node, reads, tuple(makes), phase, layer))
+        self.parts.append(OpNode(node, reads, tuple(makes), phase, layer))
 
     def _parts_of_tuple(self, node: fx.Node, fresh: Mapping[int, torch.Tensor]) -> list[int]:
         """The values of an op with several outputs, each held by the `getitem`s that take it.
@@ -357,7 +359,7 @@ class _JointReader:
         """What the user's script does between the passes: it reads the outputs and makes their gradients."""
         reads = self._values_of([node for node in self.outputs if isinstance(node, fx.Node)])
         makes = [self._new_value([node], tensor) for node in self.tangents for tensor in tensors_of(node)]
-        self.parts.append(_Part(None, reads, tuple(makes), "loss"))
+        self.parts.append(OpNode(None, reads, tuple(makes), "loss"))
 
     def _new_value(self, nodes: Sequence[fx.Node], tensor: torch.Tensor) -> int:
         """A value for the storage of `tensor`, held by these nodes, the first of which is its base."""
@@ -427,26 +429,6 @@ class _JointReader:
         read = {storage_key(tensor) for source in node.all_input_nodes for tensor in tensors_of(source)}
         return is_batch_norm(node) or read.isdisjoint(self.overwritten)
 
-    def _find_reuses(self) -> list[int | None]:
-        """Per op the value in whose storage it may write: one that the same pass made, and that nothing else looks at."""
-        readers = Counter(value for part in self.parts for value in part.reads)
-        maker = {value: part for part in self.parts for value in part.makes}
-        leaving = {self._value_behind(node) for node in (*self.outputs, *self.gradients)}
-
-        def may_write(part: _Part, source: fx.Node) -> bool:
-            value = self.value_of.get(source)
-            if value is None or value in leaving or readers[value] > 1 or self.bases[value] is not source or part.node is None:
-                return False
-            # No second name of the same storage among the inputs, and nothing that autograd or the script made or hold on to.
-            alone = sum(self.value_of.get(other) == value for other in part.node.all_input_nodes) == 1
-            return alone and maker[value].node is not None and maker[value].phase == part.phase
-
-        found: list[int | None] = []
-        for part in self.parts:
-            writable = writable_inputs(part.node) if part.node is not None and len(part.makes) == 1 else []
-            found.append(next((self.value_of[source] for source in writable if may_write(part, source)), None))
-        return found
-
     def _saves_state(self, op: int) -> bool:
         """The state of the random number generator is saved for this op, on the device of the budget."""
         node = self.parts[op].node
@@ -455,7 +437,7 @@ class _JointReader:
     # --- at given sizes ---
 
     def _estimate_between(self, number: Number) -> int:
-        tensors = [tensor for node in self.tangents for tensor in tensors_of(node) if _count(tensor, number) > 1]
+        tensors = [tensor for node in self.tangents for tensor in tensors_of(node) if elements(tensor, number) > 1]
         return 2 * sum(int(number(storage_bytes(tensor))) for tensor in tensors)
 
     def _kept(self, number: Number) -> set[int]:
@@ -463,7 +445,7 @@ class _JointReader:
         the backward pass: autograd holds it to its end."""
         kept = {value for value, to_the_end in self._returned.items() if to_the_end}
         kept.update(value for node in self.gradients if (value := self._value_behind(node)) is not None)
-        scalars = [node for node in self.tangents if node in self.value_of and _count(tensors_of(node)[0], number) <= 1]
+        scalars = [node for node in self.tangents if node in self.value_of and elements(tensors_of(node)[0], number) <= 1]
         return kept.union(self.value_of[node] for node in scalars)
 
     def _inputs(self, sizes: Mapping[int, int]) -> list[Input]:
@@ -494,7 +476,3 @@ class _JointReader:
             again, reuses = self._again[index], self._reuses[index]
             ops.append(Op(part.node.name, cost.seconds, part.reads, part.makes, workspace, again, part.phase, reuses, part.layer))
         return ops
-
-
-def _count(tensor: torch.Tensor, number: Number) -> int:
-    return math.prod(int(number(size)) for size in tensor.shape)

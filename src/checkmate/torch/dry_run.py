@@ -149,7 +149,7 @@ class DryRun:
         self.group.held.watch(inputs)
         part.called = True
         outputs = _results(captured, part, arguments, captured.sizes.at(run.sizes))
-        self._round.note_outputs(run, outputs, captured.planned)
+        self._round.note_outputs(run, outputs, captured.handed_out)
         arguments.clear()
         return outputs, run.leave(())
 

@@ -111,10 +111,9 @@ class Group:
             run = round.begin(part, sizes)
             inputs = part.inputs_of(arguments)
             round.note_inputs(run, inputs)
-            if run.number:
+            round.note_stream(run, captured.device)
+            if run.number:  # the first of a round can have been called with nothing that another has returned
                 round.note_borrowed(run, inputs, [len(entry.nodes) == 1 and not entry.overwritten for entry in captured.inputs])
-            else:
-                round.note_stream(run, inputs)
             if not part.called:
                 self.held.watch(inputs)
                 part.called = True
@@ -129,7 +128,7 @@ class Group:
         results = self._run(round, run.event, run.halves.forward, given, arguments)
         count = part.num_outputs
         outputs = list(results[:count])
-        round.note_outputs(run, outputs, captured.planned)
+        round.note_outputs(run, outputs, captured.handed_out)
         return outputs, run.leave(results[count:])
 
     def backward(self, ticket: Ticket, tangents: list[Any]) -> Sequence[Any]:

@@ -6,6 +6,8 @@ runs, so results are the same to the bit.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 from torch import fx
 
 from .internals import keeps_graph
-from .nodes import tensors_of
+from .nodes import OpNode, tensors_of
 
 
 @cache
@@ -73,3 +75,30 @@ def writable_inputs(node: fx.Node) -> list[fx.Node]:
     return [
         source for source in node.all_input_nodes if (given := tensors_of(source)) and len(given) == 1 and like(given[0], made[0])
     ]
+
+
+def find_reuses(
+    ops: Sequence[OpNode], value_of: Mapping[fx.Node, int], bases: Sequence[fx.Node], leaving: Collection[int | None]
+) -> list[int | None]:
+    """Per op the value in whose storage it may write: one that the same pass made, and that nothing else looks at.
+
+    Args:
+        value_of: for each node the value it reads. bases: for each value the node that holds all of it.
+        leaving: values that a pass returns.
+    """
+    readers = Counter(value for op in ops for value in op.reads)
+    maker = {value: op for op in ops for value in op.makes}
+
+    def may_write(op: OpNode, source: fx.Node) -> bool:
+        value = value_of.get(source)
+        if value is None or value in leaving or readers[value] > 1 or bases[value] is not source or op.node is None:
+            return False
+        # No second name of the same storage among the inputs, and nothing that autograd or the script made or hold on to.
+        alone = sum(value_of.get(other) == value for other in op.node.all_input_nodes) == 1
+        return alone and maker[value].node is not None and maker[value].phase == op.phase
+
+    found: list[int | None] = []
+    for op in ops:
+        writable = writable_inputs(op.node) if op.node is not None and len(op.makes) == 1 else []
+        found.append(next((value_of[source] for source in writable if may_write(op, source)), None))
+    return found

@@ -119,13 +119,14 @@ def reset_cuda_peak(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def cuda_peak(device: torch.device, of: str = "allocated") -> int:
-    """The most bytes since the counters of the device began anew. Quick enough to be asked in every step.
+def cuda_bytes(device: torch.device, of: str = "allocated", when: str = "peak") -> int:
+    """What the counters of the device say. Quick enough to be asked in every step.
 
     Args:
-        of: "allocated" or "reserved".
+        of: "allocated" or "reserved". when: "peak", since they began anew, or "current".
     """
-    return int(torch.cuda.memory_stats_as_nested_dict(device)[f"{of}_bytes"]["all"]["peak"])
+    counted = torch.cuda.memory_stats_as_nested_dict(device)  # nothing where CUDA is not in use yet
+    return int(counted[f"{of}_bytes"]["all"][when]) if counted else 0
 
 
 def same_device(device: torch.device, wanted: torch.device) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -16,6 +17,17 @@ from .sizes import storage_key
 aten = torch.ops.aten
 #: Operators for several processes. A process that ran one of them again would wait for the others, whose plans need not be the same.
 _COLLECTIVES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "c10d", "_dtensor", "symm_mem", "fsdp")
+
+
+@dataclass(frozen=True)
+class OpNode:
+    """An op before its cost is known: what computes it (None: the user's script), the values it reads and makes, its layer."""
+
+    node: fx.Node | None
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+    phase: str
+    layer: str = ""
 
 
 def tensors_of(node: fx.Node) -> list[torch.Tensor]:

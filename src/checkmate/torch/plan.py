@@ -11,6 +11,7 @@ from .. import planning
 from ..errors import BudgetError
 from ..planning import accelerator_budget, host_budget
 from .internals import no_modes
+from .measure import cuda_bytes
 
 
 @dataclass(eq=False)
@@ -68,4 +69,4 @@ _set_up: set[torch.device] = set()
 
 def allocated_bytes(device: torch.device) -> int:
     """Bytes that live on a device now, where it counts them."""
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    return cuda_bytes(device, when="current") if device.type == "cuda" else 0

@@ -160,16 +160,15 @@ class Round(Generic[AnyPlan]):
         Args:
             whole: for each input, the run reads it through this tensor alone, and does not overwrite it.
         """
-        self.note_stream(run, inputs)
         for position, (tensor, source) in enumerate(zip(inputs, run.sources, strict=True)):
             if whole[position] and isinstance(source, Link) and self.runs[source.pair].stream == run.stream:
                 looks = self._looks[source.pair]
                 if (look := _look(tensor)) is not None and look in looks:
                     run.borrowed[position] = looks.index(look)
 
-    def note_stream(self, run: Run, inputs: Sequence[torch.Tensor]) -> None:
-        """Note where a run takes place; the first of a round can have been called with nothing that another has returned."""
-        run.stream = _stream(inputs)
+    def note_stream(self, run: Run, device: torch.device) -> None:
+        """Note where a run takes place."""
+        run.stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
 
     def note_outputs(self, run: Run, outputs: Sequence[Any], values: Sequence[int | None]) -> None:
         """Note what a run made, so that later runs that read it are recognised.
@@ -234,11 +233,6 @@ def _look(tensor: Any) -> Any:
     bits = tensor.is_conj(), tensor.is_neg()
     place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
     return *place, tensor.dtype, *bits, tensor._version
-
-
-def _stream(tensors: Sequence[torch.Tensor]) -> int:
-    device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
-    return 0 if device is None else torch.cuda.current_stream(device).cuda_stream
 
 
 def largest(sizes: Sequence[Bindings]) -> Bindings:

@@ -7,6 +7,7 @@ to compare symbolic numbers: that would tie the trace to the answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import le
@@ -190,6 +191,11 @@ def storage_bytes(tensor: torch.Tensor) -> Any:
     if tensor.layout is torch.sparse_coo:
         return sum(part.numel() * part.element_size() for part in (tensor._indices(), tensor._values()))
     return tensor.numel() * tensor.element_size()  # no more than that, as sparse tensors are made to be smaller
+
+
+def elements(tensor: torch.Tensor, number: Number) -> int:
+    """How many a tensor has, where sizes are what `number` says."""
+    return math.prod(int(number(size)) for size in tensor.shape)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 
 from ..errors import BudgetWarning, CheckmateError
 from ..units import format_bytes
-from .measure import cuda_peak, measure_pass
+from .measure import cuda_bytes, measure_pass
 from .plan import Plan
 
 #: Rounds that may go by unmeasured before the user is told.
@@ -89,7 +89,7 @@ class Watch:
 
     def _cuda_peak(self) -> int:
         """The most bytes since the counters of the device began anew."""
-        return cuda_peak(self.plan.device, self.plan.of)
+        return cuda_bytes(self.plan.device, self.plan.of)
 
     def _postpone(self, error: CheckmateError) -> None:
         """The script measures or profiles this round itself: look at the next one."""

@@ -6,7 +6,8 @@ group reads and makes, without what stays inside. A call of a library costs what
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -14,10 +15,10 @@ from torch import fx
 from ...graph import Graph
 from ...planning import OpCost
 from ...planning.fusion import Fusion, Kind, fuse
-from ...planning.roofline import roofline_seconds
+from ...planning.roofline import Rates, roofline_seconds
 from ..nodes import has_side_effects, is_random, tensors_of
 from ..profile import rates_of
-from ..sizes import Concrete, Number, storage_key
+from ..sizes import Concrete, Number, elements, storage_key
 from .internals import is_library_call
 
 #: Read from other places than that of the element: they move what they make, however large the table is.
@@ -36,6 +37,14 @@ _INLINE = _LOOKUPS | {
     "aten.repeat.default",
     "aten.slice_scatter.default",
     "aten.select_scatter.default",
+    "prims._low_memory_max_pool_offsets_to_indices.default",
+}
+#: Of one element, where it is more than about one, by the op's name: as many as take as long as the op, at the rate at which matrices are
+#: multiplied. Random numbers take 4.0 ns each on two cores that reach 211 GFLOP/s, a power 0.85 ns, an exponential 0.16 ns.
+_FLOPS = {
+    "inductor_random": 800.0,
+    **dict.fromkeys(("pow", "tanh", "sin", "cos", "atan2"), 150.0),
+    **dict.fromkeys(("exp", "log", "erf", "erfc", "sigmoid", "log1p", "expm1"), 30.0),
 }
 #: Sums over elements and the like, which compute what they read by themselves.
 _REDUCTIONS = {
@@ -91,31 +100,55 @@ def _kernel_cost(group: Sequence[fx.Node], number: Number, within: bool) -> OpCo
     Args:
         within: of another one, if they run once more: then their arithmetic is all that they add.
     """
-    inside = {storage_key(tensor) for node in group for tensor in tensors_of(node)}
-    moved = sum(_bytes(tensor, number) for tensor in tensors_of(group[-1]))
-    read: dict[int, int] = {}  # by storage
-    flops = 0.0
-    for node in group:
-        made = sum(_bytes(tensor, number) for tensor in tensors_of(node))
-        flops += sum(_elements(tensor, number) for tensor in tensors_of(node))
-        most = made if str(node.target) in _LOOKUPS else None
-        for tensor in (tensor for source in node.all_input_nodes for tensor in tensors_of(source)):
-            size = _bytes(tensor, number)
-            read[storage_key(tensor)] = max(read.get(storage_key(tensor), 0), size if most is None else min(size, most))
-    moved += sum(size for storage, size in read.items() if storage not in inside)
-    last = tensors_of(group[-1])[0]
-    rates = rates_of(last.device, last.dtype if last.dtype.is_floating_point else torch.float32)
-    return OpCost(flops / rates.flops_per_second if within else roofline_seconds(flops, moved, rates), 0)
+    work, rates = Work.of(group, number), kernel_rates(group[-1])
+    moved = work.made + sum(work.read.values())
+    return OpCost(work.flops / rates.flops_per_second if within else roofline_seconds(work.flops, moved, rates), 0)
 
 
-def _elements(tensor: torch.Tensor, number: Number) -> int:
-    known = Concrete.of(tensor, number)
-    count = 1
-    for size in known.shape:
-        count *= size
-    return count
+def kernel_rates(node: fx.Node) -> Rates:
+    """Of the device that runs a kernel."""
+    last = tensors_of(node)[0]
+    return rates_of(last.device, last.dtype if last.dtype.is_floating_point else torch.float32)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a kernel does.
+
+    Attributes:
+        flops: its arithmetic. made: bytes that it writes. read: bytes that it reads, by storage.
+    """
+
+    flops: float
+    made: int
+    read: Mapping[int, int]
+
+    @classmethod
+    def of(cls, group: Sequence[fx.Node], number: Number) -> Work:
+        """Of ops in their order, of which the last makes what is written."""
+        inside = {storage_key(tensor) for node in group for tensor in tensors_of(node)}
+        read: dict[int, int] = {}
+        flops = 0.0
+        for node in group:
+            results = tensors_of(node)
+            flops += _flops_of_element(node) * sum(elements(tensor, number) for tensor in results)
+            most = sum(_bytes(tensor, number) for tensor in results) if str(node.target) in _LOOKUPS else None
+            for tensor in (tensor for source in node.all_input_nodes for tensor in tensors_of(source)):
+                key, size = storage_key(tensor), _bytes(tensor, number)
+                if key not in inside:
+                    read[key] = max(read.get(key, 0), size if most is None else min(size, most))
+        return cls(flops, sum(_bytes(tensor, number) for tensor in tensors_of(group[-1])), read)
+
+
+def _flops_of_element(node: fx.Node) -> float:
+    return _FLOPS.get(str(node.target).split(".")[1], 1.0)
+
+
+def is_heavy(node: fx.Node) -> bool:
+    """The arithmetic of an elementwise op takes as long as its memory traffic."""
+    return _flops_of_element(node) > 1
 
 
 def _bytes(tensor: torch.Tensor, number: Number) -> int:
     """Of the elements, or of the storage where that is smaller (an expanded tensor)."""
-    return min(_elements(tensor, number) * tensor.element_size(), Concrete.of(tensor, number).nbytes)
+    return min(elements(tensor, number) * tensor.element_size(), Concrete.of(tensor, number).nbytes)
