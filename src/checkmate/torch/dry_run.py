@@ -146,6 +146,7 @@ class DryRun:
         run = self._round.begin(part, captured.sizes.bind(arguments))
         inputs = part.inputs_of(arguments)
         self._round.note_inputs(run, inputs)
+        run.settle(None)
         self.group.held.watch(inputs)
         part.called = True
         outputs = _results(captured, part, arguments, captured.sizes.at(run.sizes))

@@ -34,9 +34,7 @@ class Run:
 
     Attributes:
         part: what ran. sizes: at which sizes. number: of the pass in its round.
-        sources: for each input of the part where it came from: a `Link` to an earlier run of the round, or a key of what lived before.
-        leaves: inputs whose gradients the script keeps. storages: of the inputs that lived before the round.
-        given: identities of the storages of all inputs.
+        storages: of the inputs that lived before the round. given: identities of the storages of all inputs.
         event: number of its forward pass among the events of the round.
         bytes: of the storages, when it began. stream: of the device, that it runs on.
         borrowed: inputs that are, as they are, outputs of the runs that they come from; by position the number of the output.
@@ -49,8 +47,6 @@ class Run:
         self.part = part
         self.sizes = sizes
         self.number = number
-        self.sources: tuple[Hashable | Link, ...] = ()
-        self.leaves: frozenset[int] = frozenset()
         self.storages: tuple[weakref.ref[Any], ...] = ()
         self.given: frozenset[int] = frozenset()
         self.borrowed: dict[int, int] = {}
@@ -58,8 +54,45 @@ class Run:
         self.stream = 0
         self.halves: Halves | None = None
         self.event = len(round.events)
+        self._inputs: Sequence[torch.Tensor] = ()
+        self._identities: Sequence[int] = ()
+        self._sources: tuple[Hashable | Link, ...] | None = None
+        self._leaves: frozenset[int] | None = None
         self._ticket: weakref.ref[Ticket] | None = None
         self.done = False
+
+    @property
+    def sources(self) -> tuple[Hashable | Link, ...]:
+        """For each input of the part where it came from: a `Link` to an earlier run of the round, or a key of what lived before."""
+        if self._sources is None:  # all of them lived before
+            self._sources = tuple((identity, number, self.event) for number, identity in enumerate(self._identities))
+        return self._sources
+
+    @property
+    def leaves(self) -> frozenset[int]:
+        """Inputs whose gradients the script keeps."""
+        if self._leaves is None:
+            self._leaves = frozenset(i for i, tensor in enumerate(self._inputs) if tensor.requires_grad and tensor.is_leaf)
+        return self._leaves
+
+    def note(
+        self, inputs: Sequence[torch.Tensor], identities: Sequence[int], sources: tuple[Hashable | Link, ...] | None
+    ) -> None:
+        """It is called with these.
+
+        Args:
+            identities: of their storages. sources: None where all of them lived before.
+        """
+        self._inputs, self._identities, self._sources = inputs, identities, sources
+
+    def settle(self, leaves: frozenset[int] | None) -> None:
+        """Its inputs are not looked at any more.
+
+        Args:
+            leaves: if they are known.
+        """
+        self._leaves = self.leaves if leaves is None else leaves
+        self._inputs = ()
 
     def leave(self, saved: Sequence[Any]) -> Ticket:
         """The forward pass has run: the ticket for its backward pass."""
@@ -110,6 +143,7 @@ class Round(Generic[AnyPlan]):
     held_by_script: bool = False
     _looks: dict[int, list[Any]] = field(default_factory=dict)  # of the outputs of each run
     _made: dict[int, tuple[weakref.ref[Any], Hashable | Link]] = field(default_factory=dict)
+    _first: Run | None = None  # whose inputs are not in there yet: most rounds have no second run
 
     @property
     def waiting(self) -> bool:
@@ -142,17 +176,14 @@ class Round(Generic[AnyPlan]):
         storages = [tensor.untyped_storage() for tensor in inputs]
         identities = [storage._cdata for storage in storages]
         run.given = frozenset(identities)
-        if not self._made and len(run.given) == len(storages):  # what follows, for many inputs in less time
-            run.sources = tuple((identity, number, len(self.events)) for number, identity in enumerate(identities))
-            run.storages = tuple(map(weakref.ref, storages))
-            self._made = dict(zip(identities, zip(run.storages, run.sources, strict=True), strict=True))
-            before = storages
+        if not self._made and self._first is None and len(run.given) == len(storages):  # nothing can come from elsewhere
+            run.note(inputs, identities, None)
+            self._first, before = run, storages
         else:
-            run.sources = tuple(map(self._source, storages))
-            before = [storage for storage, source in zip(storages, run.sources, strict=True) if not isinstance(source, Link)]
-            run.storages = tuple(map(weakref.ref, before))
-        run.bytes = tuple(storage.nbytes() for storage in before)
-        run.leaves = frozenset(i for i, tensor in enumerate(inputs) if tensor.requires_grad and tensor.is_leaf)
+            run.note(inputs, identities, sources := tuple(map(self._source, storages)))
+            before = [storage for storage, source in zip(storages, sources, strict=True) if not isinstance(source, Link)]
+        run.storages = tuple(map(weakref.ref, before))
+        run.bytes = tuple(map(torch.UntypedStorage.nbytes, before))
 
     def note_borrowed(self, run: Run, inputs: Sequence[torch.Tensor], whole: Sequence[bool]) -> None:
         """Find out which inputs are just what an earlier run has returned: neither seen in another way, nor changed since.
@@ -203,16 +234,24 @@ class Round(Generic[AnyPlan]):
 
     def storages(self) -> set[int]:
         """Identities of what the passes read and returned, as far as it lives."""
-        return {key for key, (reference, _) in self._made.items() if reference() is not None}
+        return {key for key, (reference, _) in self._known().items() if reference() is not None}
 
     def kept(self) -> dict[int, torch.UntypedStorage]:
         """Storages that what has run so far has read, returned or saved, as far as they still live, by identity."""
-        found = [storage for reference, _ in self._made.values() if (storage := reference()) is not None]
+        found = [storage for reference, _ in self._known().values() if (storage := reference()) is not None]
         found += [tensor.untyped_storage() for run in self.runs for tensor in run.saved]
         return {storage._cdata: storage for storage in found}
 
+    def _known(self) -> dict[int, tuple[weakref.ref[Any], Hashable | Link]]:
+        """Where storages come from that passes have read or returned, by identity."""
+        if self._first is not None:
+            run, self._first = self._first, None
+            given = zip(run._identities, zip(run.storages, run.sources, strict=True), strict=True)
+            self._made = {**dict(given), **self._made}
+        return self._made
+
     def _source(self, storage: torch.UntypedStorage) -> Hashable | Link:
-        known = self._made.get(storage._cdata)
+        known = self._known().get(storage._cdata)
         if known is not None and known[0]() is not None:
             return known[1]
         # Not the address alone: another storage may have it later in the same round.
