@@ -17,8 +17,9 @@ from checkmate.planning import OpCost
 from checkmate.torch.capture import Captured, read_joint_graph
 from checkmate.torch.inductor.inner import Inductor
 from checkmate.torch.inductor.internals import decompositions, joint_passes
+from checkmate.torch.inductor.kinds import Work
 from checkmate.torch.internals import trace_and_compile
-from checkmate.torch.sizes import Number
+from checkmate.torch.sizes import Number, elements, hint
 
 #: Of PyTorch, when Inductor is imported, and when its patterns are traced.
 pytestmark = pytest.mark.filterwarnings(
@@ -189,3 +190,24 @@ def test_what_the_forward_pass_overwrites_is_not_read_later() -> None:
     assert overwritten
     for op, node in zip(captured.graph.ops, captured.nodes, strict=True):
         assert op.phase != "backward" or node is None or overwritten.isdisjoint(node.all_input_nodes)
+
+
+def flops_of(function: Callable[[Tensor], Tensor], target: str) -> float:
+    """Of one element of what the op of this name makes in a step."""
+    traced = joint_graph(lambda x: function(x).sum(), torch.rand(64, 64, requires_grad=True))
+    nodes = [node for node in traced.joint.graph.nodes if str(node.target).split(".")[1:2] == [target]]
+    return Work.of(nodes[:1], hint).flops / elements(nodes[0].meta["val"], hint)
+
+
+@pytest.mark.parametrize(
+    ("function", "target", "flops"),
+    [
+        (lambda x: F.dropout(x, 0.5), "inductor_random", 800),
+        (lambda x: x.pow(2), "pow", 1),
+        (lambda x: x.pow(2.5), "pow", 150),
+        (lambda x: x.exp(), "exp", 30),
+        (lambda x: (x + 1) * x, "add", 1),
+    ],
+)
+def test_what_takes_long_has_its_price(function: Callable[[Tensor], Tensor], target: str, flops: float) -> None:
+    assert flops_of(function, target) == flops

@@ -106,9 +106,8 @@ def _kernel_cost(group: Sequence[fx.Node], number: Number, within: bool) -> OpCo
 
 
 def kernel_rates(node: fx.Node) -> Rates:
-    """Of the device that runs a kernel."""
-    last = tensors_of(node)[0]
-    return rates_of(last.device, last.dtype if last.dtype.is_floating_point else torch.float32)
+    """Of the device that runs a kernel; whatever the types of what it reads, it computes in float32."""
+    return rates_of(tensors_of(node)[0].device, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,10 @@ class Work:
 
 
 def _flops_of_element(node: fx.Node) -> float:
-    return _FLOPS.get(str(node.target).split(".")[1], 1.0)
+    name = str(node.target).split(".")[1]
+    if name == "pow" and len(node.args) > 1 and node.args[1] in (2, 3):  # written out as products
+        return 1.0
+    return _FLOPS.get(name, 1.0)
 
 
 def is_heavy(node: fx.Node) -> bool:

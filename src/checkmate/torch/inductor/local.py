@@ -84,9 +84,8 @@ class _Copying:
         for place, op in enumerate(self._graph.ops):
             for value in op.inputs:
                 self._readers[value].append(place)
-        self._late = {
-            value for op in self._graph.ops if op.phase == "backward" for value in op.inputs
-        }  # read by the backward pass
+        #: Values that the backward pass reads.
+        self._late = {value for op in self._graph.ops if op.phase == "backward" for value in op.inputs}
         self._works: dict[int, Work] = {}
 
     def inlined(self, group: int) -> bool:
