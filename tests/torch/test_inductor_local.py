@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from checkmate.planning import OpCost
+from checkmate.planning import FREE, OpCost
+from checkmate.planning.roofline import Rates
 from checkmate.torch.capture import Captured, read_joint_graph
+from checkmate.torch.inductor import kinds
 from checkmate.torch.inductor.inner import Inductor
 from checkmate.torch.inductor.internals import decompositions, joint_passes
 from checkmate.torch.inductor.kinds import Work
@@ -30,8 +32,14 @@ pytestmark = pytest.mark.filterwarnings(
 WIDE = 4 * 64 * 4096
 
 
+@pytest.fixture(autouse=True)
+def _same_rates_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pays depends on the machine, and on what else it does."""
+    monkeypatch.setattr(kinds, "rates_of", lambda device, dtype: Rates(2e11, 1e11, 1e-6))
+
+
 def free(nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:
-    return {node: OpCost(0.0, 0) for node in nodes}
+    return dict.fromkeys(nodes, FREE)
 
 
 class Traced(Exception):

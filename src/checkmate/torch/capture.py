@@ -29,7 +29,7 @@ from .batch_norm import restore_kernels
 from .caching_allocator import block_of, bytes_taken, in_blocks
 from .in_place import find_reuses
 from .inductor.inner import Inductor
-from .inductor.local import compute_where_read
+from .inductor.local import ComputeWhereRead
 from .internals import forward_outputs, frees_gradients, is_tangent, tangents_of_outputs
 from .layers import Layers, Names
 from .measure import main_device, same_device
@@ -302,7 +302,7 @@ class _JointReader:
         first = self.captured(self.sizes.hints, dict.fromkeys(self.module.graph.nodes, FREE))
         assert first.fusion is not None
         number = self.sizes.at(first.bindings)
-        return compute_where_read(self.module, first.fusion, first.nodes, self._returned, self.overwritten, number)
+        return ComputeWhereRead(self.module, first.fusion, first.nodes, self._returned, self.overwritten, number).run()
 
     # --- nodes, one by one ---
 

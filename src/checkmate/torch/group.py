@@ -280,8 +280,7 @@ class Group:
             return self._first_plan(round, run)
         order = next((plan.order for plan in candidates if plan.order == expected), candidates[-1].order)
         candidates = [plan for plan in candidates if plan.order == order]
-        own = run.given if len(candidates[0].passes) == 1 else own_storages(candidates[0].passes)
-        outside = self.held.now(device, own) + self.planner.left + self._script(order).during
+        outside = self.held.now(device, own_storages(candidates[0].passes)) + self.planner.left + self._script(order).during
         covering = [plan for plan in candidates if plan.covers(outside)]
         best = min(covering, key=lambda plan: plan.plan.schedule.overhead, default=candidates[-1])
         if best.outdated or not covering:

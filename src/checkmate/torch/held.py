@@ -16,7 +16,6 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
-from contextlib import suppress
 from itertools import chain
 from types import MethodType
 from typing import Any
@@ -370,12 +369,6 @@ def _shapes(tensors: Iterable[torch.Tensor]) -> Counter[torch.Size]:
 
 def _add(storages: _Storages, tensors: Iterable[torch.Tensor]) -> None:
     """Add the storages of tensors; what has none that takes memory is left out."""
-    tensors = list(tensors)
-    if all(type(tensor) in _PLAIN and tensor.layout is torch.strided for tensor in tensors):  # most often, and quicker
-        with suppress(NotImplementedError, RuntimeError, ValueError):  # as below
-            found = [tensor.untyped_storage() for tensor in tensors]
-            storages.update(zip([storage._cdata for storage in found], found, strict=True))
-            return
     for tensor in tensors:
         for local in (tensor,) if type(tensor) in _PLAIN and tensor.layout is torch.strided else local_tensors(tensor):
             try:

@@ -34,7 +34,7 @@ class Run:
 
     Attributes:
         part: what ran. sizes: at which sizes. number: of the pass in its round.
-        storages: of the inputs that lived before the round. given: identities of the storages of all inputs.
+        storages: of the inputs that lived before the round. identities: of the storages of all inputs; given: each once.
         event: number of its forward pass among the events of the round.
         bytes: of the storages, when it began. stream: of the device, that it runs on.
         borrowed: inputs that are, as they are, outputs of the runs that they come from; by position the number of the output.
@@ -55,7 +55,7 @@ class Run:
         self.halves: Halves | None = None
         self.event = len(round.events)
         self._inputs: Sequence[torch.Tensor] = ()
-        self._identities: Sequence[int] = ()
+        self.identities: Sequence[int] = ()
         self._sources: tuple[Hashable | Link, ...] | None = None
         self._leaves: frozenset[int] | None = None
         self._ticket: weakref.ref[Ticket] | None = None
@@ -65,7 +65,7 @@ class Run:
     def sources(self) -> tuple[Hashable | Link, ...]:
         """For each input of the part where it came from: a `Link` to an earlier run of the round, or a key of what lived before."""
         if self._sources is None:  # all of them lived before
-            self._sources = tuple((identity, number, self.event) for number, identity in enumerate(self._identities))
+            self._sources = tuple((identity, number, self.event) for number, identity in enumerate(self.identities))
         return self._sources
 
     @property
@@ -83,7 +83,7 @@ class Run:
         Args:
             identities: of their storages. sources: None where all of them lived before.
         """
-        self._inputs, self._identities, self._sources = inputs, identities, sources
+        self._inputs, self.identities, self._sources = inputs, identities, sources
 
     def settle(self, leaves: frozenset[int] | None) -> None:
         """Its inputs are not looked at any more.
@@ -246,7 +246,7 @@ class Round(Generic[AnyPlan]):
         """Where storages come from that passes have read or returned, by identity."""
         if self._first is not None:
             run, self._first = self._first, None
-            given = zip(run._identities, zip(run.storages, run.sources, strict=True), strict=True)
+            given = zip(run.identities, zip(run.storages, run.sources, strict=True), strict=True)
             self._made = {**dict(given), **self._made}
         return self._made
 

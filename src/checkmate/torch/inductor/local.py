@@ -28,30 +28,6 @@ _SMALL = 16
 _MOST_READS = 4
 
 
-def compute_where_read(
-    module: fx.GraphModule,
-    fusion: Fusion,
-    nodes: Sequence[fx.Node | None],
-    returned: Collection[int],
-    overwritten: Collection[int],
-    number: Number,
-) -> bool:
-    """Copy ops to the kernels of the backward pass that read their results, where that takes less time and not more memory.
-
-    Args:
-        module: the joint graph, which is changed. fusion: its ops and kernels. nodes: of the ops.
-        returned: values that the forward pass returns. overwritten: storages that it changes.
-        number: what symbolic sizes are.
-
-    Returns:
-        Something was copied: the graph is to be read again.
-    """
-    copying = _Copying(module, fusion, nodes, returned, overwritten, number)
-    groups = range(len(fusion.members))
-    changes = sum(map(copying.inlined, groups)) or sum(map(copying.computed_again, groups))  # all of a kind, then look anew
-    return changes > 0
-
-
 @dataclass(frozen=True)
 class _Kernel:
     """A kernel that could compute a value by itself.
@@ -65,8 +41,14 @@ class _Kernel:
     seconds: float
 
 
-class _Copying:
-    """One look at all groups of ops of a graph."""
+class ComputeWhereRead:
+    """Copies ops to the kernels of the backward pass that read their results, where that takes less time and not more memory.
+
+    Args:
+        module: the joint graph, which is changed. fusion: its ops and kernels. nodes: of the ops.
+        returned: values that the forward pass returns. overwritten: storages that it changes.
+        number: what symbolic sizes are.
+    """
 
     def __init__(
         self,
@@ -87,6 +69,11 @@ class _Copying:
         #: Values that the backward pass reads.
         self._late = {value for op in self._graph.ops if op.phase == "backward" for value in op.inputs}
         self._works: dict[int, Work] = {}
+
+    def run(self) -> bool:
+        """Whether anything was copied: then the graph is to be read again."""
+        groups = range(len(self._fusion.members))
+        return sum(map(self.inlined, groups)) > 0 or sum(map(self.computed_again, groups)) > 0  # all of a kind, then look anew
 
     def inlined(self, group: int) -> bool:
         """A value of the backward pass: copy its ops to all kernels but one, if Inductor will compute it in all of them."""
