@@ -156,24 +156,28 @@ def plain_graph(function: Callable[..., Any], *inputs: Tensor) -> fx.GraphModule
     return make_fx(outputs, tracing_mode="fake")(*inputs)
 
 
-def test_batch_norm_runs_again_without_its_running_statistics() -> None:
+@pytest.mark.parametrize("read", [False, True])
+def test_batch_norm_runs_again_without_its_running_statistics(read: bool) -> None:
     x = torch.randn(4, 3, 6, 6, requires_grad=True)
     weight, bias = torch.ones(3, requires_grad=True), torch.zeros(3, requires_grad=True)
     mean, variance = torch.zeros(3), torch.ones(3)
 
     def f(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        return torch.nn.functional.batch_norm(x.sin(), mean, variance, weight, bias, training=True).exp().sum()
+        loss = torch.nn.functional.batch_norm(x.sin(), mean, variance, weight, bias, training=True).exp().sum()
+        return loss + mean.sum() + variance.sum() if read else loss
 
     captured = traced(f, x, weight, bias, mean, variance)
     graph = captured.graph
     norm = next(op for op in graph.ops if "batch_norm" in op.name and op.phase == "forward")
     assert norm.recomputable
-    # The result and what the backward pass needs; the new statistics live all the time: 2 x 12 bytes.
+    # The result and what the backward pass needs.
     assert [graph.values[value].size for value in norm.outputs] == [x.nbytes, 12, 12]
-    assert len(captured.sticky) == 2
     inputs = sum(t.nbytes for t in (x, weight, bias, mean, variance))
     assert captured.resident == inputs
-    assert graph.fixed_memory == inputs + 24
+    assert sum(entry.overwritten for entry in captured.inputs) == 2
+    # Statistics that something else reads are made anew, live all the time (2 x 12 bytes), and are copied over the old ones.
+    assert len(captured.sticky) == len(captured.written) == (2 if read else 0)
+    assert graph.fixed_memory == inputs + (24 if read else 0)
 
 
 def test_what_reads_an_overwritten_input_runs_once() -> None:

@@ -25,15 +25,25 @@ from torch import fx
 from ..graph import Graph, Op, Value
 from ..planning import FREE, OpCost
 from ..planning.fusion import Fusion
-from .batch_norm import restore_kernels
+from .batch_norm import is_batch_norm, restore_kernels, write_statistics, writes_statistics
 from .caching_allocator import block_of, bytes_taken, in_blocks
 from .in_place import find_reuses
 from .inductor.inner import Inductor
 from .inductor.local import ComputeWhereRead
-from .internals import forward_outputs, frees_gradients, is_tangent, tangents_of_outputs
+from .internals import frees_gradients, is_tangent
 from .layers import Layers, Names
 from .measure import main_device, same_device
-from .nodes import OpNode, checkpoint_of, has_side_effects, is_batch_norm, is_random, split_passes, tensors_of, unpin_overwritten
+from .nodes import (
+    OpNode,
+    checkpoint_of,
+    depends_on_tangents,
+    has_side_effects,
+    is_random,
+    split_passes,
+    tensors_of,
+    unpin_overwritten,
+)
+from .outputs import lift_written, outputs_of
 from .random import RANDOM_DEVICES
 from .sizes import Bindings, Number, Scalars, Sizes, elements, storage_bytes, storage_key, within
 
@@ -79,7 +89,8 @@ class Captured:
         bases: for each value the node that holds all of it.
         inputs: tensors that the caller hands over, in the order of their placeholders.
         outputs: of the forward pass, in order; a plain number where it is one, None where there is nothing.
-        returned: for each output the value that it lies in; None for inputs that are returned, numbers, and nothing.
+        contents: what it writes into inputs besides, which are `written`, all of them placeholders.
+        returned: for each output, then for each of `contents`, the value that it lies in; None for inputs, numbers, and nothing.
         tangents: for each output the value of its gradient; None where it has none.
         gradients: outputs of the backward pass, one for each placeholder of the forward pass; None where there is none.
         sticky: nodes whose first computation is the one that counts (new running statistics of batch norm).
@@ -102,6 +113,8 @@ class Captured:
     bases: list[fx.Node]
     inputs: list[Input]
     outputs: list[Any]
+    contents: list[fx.Node]
+    written: list[fx.Node]
     returned: list[int | None]
     tangents: list[int | None]
     gradients: list[fx.Node | None]
@@ -121,7 +134,7 @@ class Captured:
     @cached_property
     def handed_out(self) -> list[int | None]:
         """`returned`, in the graph that is planned; None also for new contents of inputs, which the script never gets."""
-        seen = zip(self.returned, self._reader.is_update, strict=True)
+        seen = list(zip(self.returned, self._reader.is_update, strict=True))[: len(self.outputs)]
         values = [None if update else value for value, update in seen]
         return values if self.fusion is None else [None if value is None else self.fusion.value_of[value] for value in values]
 
@@ -179,10 +192,12 @@ def read_joint_graph(
         CheckmateError: a size depends on data, or a view of an overwritten input is read by the backward pass.
     """
     module.graph.eliminate_dead_code()
+    lift_written(module, num_forward_outputs, depends_on_tangents(module))
     if inner is None:
         restore_kernels(module)
-    _, _, overwritten, _ = forward_outputs(module, num_forward_outputs)
-    unpin_overwritten(module, overwritten)
+    unpin_overwritten(module, outputs_of(module, num_forward_outputs).overwritten)
+    if inner is None:
+        write_statistics(module, num_forward_outputs)
     module.recompile()
     read = partial(_JointReader, module, num_forward_outputs, profile, between_workspace, name, block, inner, names or {})
     reader = read()
@@ -207,8 +222,12 @@ class _JointReader:
     ):
         self.inner, self.layers = inner, Layers(names, module.graph.nodes)
         self.module, self.profile, self.between_workspace, self.name = module, profile, between_workspace, name
-        self.outputs, self.gradients, overwritten, self.is_update = forward_outputs(module, num_forward_outputs)
-        self.tangent_of = tangents_of_outputs(module, num_forward_outputs)
+        found = outputs_of(module, num_forward_outputs)
+        self.num_returned, self.written = num_forward_outputs, found.written
+        self.outputs, self.gradients = found.forward, found.gradients
+        self.is_update, self.tangent_of = found.is_update, found.tangents
+        norms = [node for node in module.graph.nodes if writes_statistics(node)]
+        overwritten = [*found.overwritten, *(node for norm in norms for node in norm.args[3:5])]
         self.overwritten = {storage_key(tensor) for node in overwritten for tensor in tensors_of(node)}
         self.device = main_device(tensor for node in module.graph.nodes for tensor in tensors_of(node))
         self.block = block_of(self.device) if block is None else block
@@ -277,7 +296,9 @@ class _JointReader:
             holders=self.holders,
             bases=self.bases,
             inputs=self._inputs(fixed),
-            outputs=self.outputs,
+            outputs=self.outputs[: self.num_returned],
+            contents=self.outputs[self.num_returned :],
+            written=self.written,
             returned=[self._value_behind(node) for node in self.outputs],
             tangents=[self._value_behind(node) for node in self.tangent_of],
             gradients=[node if isinstance(node, fx.Node) else None for node in self.gradients],

@@ -23,7 +23,7 @@ from ..solvers.smallest_budget import least_peak_found
 from .backend import Session
 from .caching_allocator import by_chance
 from .capture import Captured
-from .internals import forward_outputs
+from .outputs import outputs_of
 from .part import Part, Ticket
 from .plan import Plan, allocated_bytes
 from .random import preserved_random_state
@@ -176,10 +176,10 @@ class DryRun:
 def _results(captured: Captured, part: Part, arguments: Sequence[Any], number: Number) -> list[Any]:
     """Zeros; but inputs that are returned as they are, and for inputs that would get a new content, the one that they have."""
     given = dict(zip(captured.module.graph.find_nodes(op="placeholder"), arguments, strict=False))
-    _, _, overwritten, is_update = forward_outputs(captured.module, part.num_outputs)
-    results, next_overwritten = _zeros(captured.outputs, given, number), iter(overwritten)
-    for position, update in enumerate(is_update):
-        if update and (node := next(next_overwritten, None)) in given:
+    known = outputs_of(captured.module, part.num_outputs)
+    results, overwritten = _zeros(captured.outputs, given, number), iter(known.overwritten)
+    for position, update in enumerate(known.is_update[: part.num_outputs]):
+        if update and (node := next(overwritten, None)) in given:
             results[position] = given[node].detach()
     return results
 

@@ -22,11 +22,12 @@ from torch import fx
 
 from ..errors import CheckmateError
 from ..schedule import Compute, Free, Step, freed_next
-from .batch_norm import without_statistics
+from .batch_norm import is_batch_norm, without_statistics
 from .capture import RNG_STATE_BYTES, Captured
 from .in_place import like, out_variant, write_over_saved
 from .internals import forget_version_check, is_tangent
-from .nodes import is_batch_norm, is_random, tensors_of
+from .nodes import is_random, tensors_of
+from .outputs import write
 from .random import draw, draw_again, empty_state
 from .sizes import Bindings, storage_key
 
@@ -228,7 +229,9 @@ class PartEmitter:
                 self.current[node] = self.here.take(node)
 
     def outputs(self) -> list[Any]:
-        """What the forward pass returns."""
+        """What the forward pass returns. It ends here, with what it writes into its inputs."""
+        contents = [self.first.get(node) or self.get(node) for node in self.captured.contents]
+        write(self.here.graph, [self.current[node] for node in self.captured.written], contents, self.functional)
         nodes = self.captured.outputs
         return [self.first.get(node) or self._as_traced(node) if isinstance(node, fx.Node) else node for node in nodes]
 

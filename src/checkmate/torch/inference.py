@@ -10,6 +10,7 @@ from .capture import read_joint_graph
 from .emit import emit
 from .inductor.inner import Inductor, compile_alone
 from .internals import Boxed, boxed
+from .outputs import with_writes
 from .part import Part
 from .plan import Plan, allocated_bytes
 from .random import preserved_random_state
@@ -32,7 +33,8 @@ class InferenceGraph:
         self.group = group
         self.plans: list[Plan] = []
         self.quick = read_joint_graph(part.module, part.num_outputs, lambda nodes, number: dict.fromkeys(nodes, FREE))
-        self._plain = None if part.inductor else boxed(part.module)
+        self._module = with_writes(part.module, part.num_outputs, functional=part.inductor)
+        self._plain = None if part.inductor else boxed(self._module)
         self._at: dict[Bindings, Boxed] = {}
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
@@ -67,7 +69,7 @@ class InferenceGraph:
     def _as_it_is(self, sizes: Bindings) -> Boxed:
         if self._plain is not None:
             return self._plain
-        return compile_alone(self.part.module, self.quick.sizes.at(sizes)).load()
+        return compile_alone(self._module, self.quick.sizes.at(sizes)).load()
 
 
 def _taken(arguments: list[Any], numbers: Sequence[Any]) -> list[Any]:

@@ -29,7 +29,8 @@ from torch._dynamo import convert_frame, eval_frame, trace_rules
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile
-from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput, TangentAOTInput
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput as InputMutationAOTOutput
+from torch._functorch._aot_autograd.descriptors import TangentAOTInput as TangentAOTInput
 from torch._guards import CompileContext
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
@@ -38,7 +39,7 @@ from torch.fx.graph import _BoxedCodeGen
 from torch.fx.graph_module import _forward_from_src
 from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._sympy.printers import PythonPrinter
 
 from .bindings import BINDINGS
@@ -62,7 +63,8 @@ def trace_and_compile(
     It holds `compiling()`: the compilations of other threads wait until it has ended.
 
     Args:
-        partition: (joint module, joint inputs, num_fwd_outputs=..., **rest) -> (forward module, backward module).
+        partition: (joint module, joint inputs, num_fwd_outputs=..., **rest) -> (forward module, backward module). The module writes new
+            contents of inputs itself, where autograd need not know of that.
         forward, backward, inference: turn a graph module into a function of one list of inputs, which it empties.
         decompositions: of ops into others, and the habits of the compiler that they belong to; None: as in eager training.
 
@@ -102,6 +104,7 @@ def trace_and_compile(
             bw_compiler=adapt(backward, starts_step=False),
             inference_compiler=adapt(inference, starts_step=False),
             partition_fn=partition,
+            keep_inference_input_mutations=True,
             decompositions=decompositions or {torch.ops.aten.native_dropout_backward.default: _dropout_backward},
         )
 
@@ -411,52 +414,9 @@ def saved_tensor_hooks() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
-def flat_outputs(module: fx.GraphModule) -> list[Any]:
-    """The outputs of a traced graph."""
-    (output,) = module.graph.find_nodes(op="output")
-    return tree_leaves(output.args, is_leaf=lambda leaf: leaf is None)
-
-
 def is_tangent(node: fx.Node) -> bool:
     """The placeholder of a gradient that autograd hands to the backward pass."""
     return node.op == "placeholder" and "tangents" in str(node.target)
-
-
-def forward_outputs(module: fx.GraphModule, count: int) -> tuple[list[Any], list[Any], list[fx.Node], list[bool]]:
-    """The outputs of a joint graph.
-
-    Args:
-        count: how many of its outputs are the forward's.
-
-    Returns:
-        The forward's outputs, the gradients, the placeholders that the forward overwrites, and for each forward output
-        whether it is only the new content of such a placeholder.
-    """
-    (output,) = module.graph.find_nodes(op="output")
-    outputs = flat_outputs(module)
-    described = output.meta.get("desc")
-    descriptions = tree_leaves(described) if described is not None else [None] * len(outputs)
-    by_description = {node.meta.get("desc"): node for node in module.graph.find_nodes(op="placeholder")}
-    overwritten, is_update = [], []
-    for description in descriptions[:count]:
-        update = isinstance(description, InputMutationAOTOutput)
-        is_update.append(update)
-        if isinstance(description, InputMutationAOTOutput) and description.mutated_input in by_description:
-            overwritten.append(by_description[description.mutated_input])
-    return outputs[:count], outputs[count:], overwritten, is_update
-
-
-def tangents_of_outputs(module: fx.GraphModule, count: int) -> list[fx.Node | None]:
-    """For each of the forward's outputs (the first `count` of the joint graph) the placeholder of its gradient, if it has one."""
-    (output,) = module.graph.find_nodes(op="output")
-    described = output.meta.get("desc")
-    descriptions = [None] * count if described is None else tree_leaves(described)[:count]
-    found: dict[Any, fx.Node] = {}
-    for node in module.graph.find_nodes(op="placeholder"):
-        description = node.meta.get("desc")
-        if isinstance(description, TangentAOTInput):
-            found[description.output] = node
-    return [None if description is None else found.get(description) for description in descriptions]
 
 
 def forget_version_check(node: fx.Node) -> None:

@@ -10,7 +10,7 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ..errors import CheckmateError
-from . import batch_norm
+from .batch_norm import is_batch_norm, writes_statistics
 from .internals import is_tangent
 from .sizes import storage_key
 
@@ -43,13 +43,6 @@ def tensors_of(node: fx.Node) -> list[torch.Tensor]:
     return found
 
 
-def is_batch_norm(node: fx.Node) -> bool:
-    """Training-mode batch norm that yields new running statistics: recomputed without them."""
-    return node.target is batch_norm.FORWARD or (
-        node.target is aten._native_batch_norm_legit_functional.default and bool(node.args[5])
-    )
-
-
 def is_random(node: fx.Node) -> bool:
     """The op draws random numbers."""
     target = node.target
@@ -70,6 +63,8 @@ def is_collective(node: fx.Node) -> bool:
 def has_side_effects(node: fx.Node) -> bool:
     """The op does more than making its outputs, so it runs exactly once."""
     target = node.target
+    if is_batch_norm(node):
+        return False  # the second time without running statistics
     if isinstance(target, torch._ops.OpOverload):
         # Whether it draws random numbers is another question: attention is tagged as random though it mostly drops nothing.
         return target._schema.is_mutable or is_collective(node) or node.is_impure(impure_random=False)
@@ -130,9 +125,10 @@ def depends_on_tangents(module: fx.GraphModule) -> set[fx.Node]:
 
 
 def split_passes(module: fx.GraphModule, outputs: Sequence[object]) -> tuple[list[fx.Node], list[fx.Node]]:
-    """Nodes of the forward pass (up to the last one that an output needs), then the others, each in the graph's order."""
+    """Nodes of the forward pass (up to the last one that an output needs, or that writes into an input), then the others, each in the graph's order."""
     needed: set[fx.Node] = set()
     stack = [node for node in outputs if isinstance(node, fx.Node)]
+    stack += [node for node in module.graph.nodes if writes_statistics(node)]
     while stack:
         node = stack.pop()
         if node not in needed:

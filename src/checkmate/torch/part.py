@@ -18,9 +18,10 @@ from torch import fx
 from ..errors import CheckmateError
 from .capture import Captured, Profiler, read_joint_graph
 from .inductor.inner import Inductor
-from .inductor.internals import decompositions, joint_passes
-from .internals import Boxed, flat_outputs, is_tangent, keeps_graph, mark_boxed, saved_tensor_hooks, trace_and_compile
+from .inductor.internals import decompositions, joint_passes, write_out_layouts
+from .internals import Boxed, is_tangent, keeps_graph, mark_boxed, saved_tensor_hooks, trace_and_compile
 from .layers import names_of
+from .outputs import flat_outputs
 from .random import preserved_random_state
 
 
@@ -214,6 +215,7 @@ class Part:
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         if self.inductor:
             joint = joint_passes(joint)
+            write_out_layouts(joint)
         self.trains, self.num_outputs, self._module = True, num_fwd_outputs, joint
         return skeletons(joint, num_fwd_outputs)
 

@@ -20,7 +20,7 @@ from ..measure import same_device
 from ..nodes import tensors_of
 from ..sizes import Concrete, Number, hint, storage_key
 from .dry_run import Profiler, dry_run
-from .internals import Lowered, lower
+from .internals import Lowered, leave_layouts_to_inductor, lower
 from .kinds import fused, kind_of
 
 
@@ -89,6 +89,7 @@ def compile_pair(
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     early, places = _without_passed_on(forward, num_outputs)
+    leave_layouts_to_inductor(early)
     inputs = _inputs(early, mode, number)
     first = lower(early, _alike(inputs, mode), num_outputs)
     ran = dry_run(first, list(inputs), mode, device, profile)

@@ -45,6 +45,47 @@ def joint_passes(module: fx.GraphModule) -> fx.GraphModule:
     return module if changed is None else changed
 
 
+def write_out_layouts(module: fx.GraphModule) -> None:
+    """Where Inductor will have convolutions read their inputs in channels-last, and copies those that are not: write the copies out.
+
+    What is in the graph is planned; and a backward pass that is given the copies need not make its own. From here on the graph is for
+    Inductor alone: strides that follow from the copies are not in it.
+    """
+    from torch._inductor.graph import GraphLowering
+
+    if not GraphLowering.decide_layout_opt(module, is_inference=False):
+        return
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in list(module.graph.nodes):
+        first = {_aten.convolution.default: 0, _aten.convolution_backward.default: 1}.get(node.target)
+        for place in () if first is None else (first, first + 1):
+            source = node.args[place]
+            if source.op == "placeholder" and _is_copied(source.meta["val"]):
+                if source not in copies:
+                    with module.graph.inserting_before(node):
+                        copies[source] = module.graph.call_function(_aten.clone.default, (source,), _CHANNELS_LAST)
+                    copies[source].meta = {"val": source.meta["val"].clone(**_CHANNELS_LAST), _LAYOUT: True}
+                node.update_arg(place, copies[source])
+    module.recompile()
+
+
+def leave_layouts_to_inductor(module: fx.GraphModule) -> None:
+    """Let it choose the layouts of the copies, as it would without them: told, it lets all ops behind follow, results that the caller sees
+    too, which it then copies back. It chooses the same, and what is handed to the backward pass has it."""
+    for node in module.graph.nodes:
+        if _LAYOUT in node.meta:
+            node.kwargs = {}
+
+
+_CHANNELS_LAST: dict[str, Any] = {"memory_format": torch.channels_last}
+#: Marks the copies.
+_LAYOUT = "checkmate_layout"
+
+
+def _is_copied(value: torch.Tensor) -> bool:
+    return value.dim() == 4 and not value.is_contiguous(**_CHANNELS_LAST)
+
+
 def is_library_call(target: Any) -> bool:
     """Inductor makes no kernel of its own for the op: inputs and outputs are in memory."""
     from torch._inductor import lowering
