@@ -26,7 +26,8 @@ class Plan:
         graph: the step. schedule: how it runs; in its graph, what of the budget is taken counts as fixed memory.
         allowance: the budget, everything included, and what of it is taken.
         modelled_peak: bytes that the step takes at its peak by the model of its ops, everything outside the step included.
-        rehearsed_peak: the same, measured when the plan was tried out without changing anything; None where it was not.
+        rehearsed_peak: the same, measured when the plan was tried out without changing anything, or counted in the programs that a
+            compiler made of it; None where it was not.
         measured_peak: bytes, of the steps that were measured; None before the first, or where nothing can be measured.
         executions: steps run so far.
         final: no better schedule is searched for.
@@ -85,7 +86,7 @@ class Plan:
         """Words for a step that took more than its budget."""
         return (
             f"peaked at {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(self.budget)} ({self.budget} bytes; "
-            f"{self.modelled_peak} were predicted)"
+            f"{self.predicted_peak} were predicted)"
         )
 
 

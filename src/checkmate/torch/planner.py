@@ -99,7 +99,11 @@ class Planner:
 
     def passed(self, plan: StepPlan) -> None:
         """A step passed its budget under this plan: the next one of its order leaves more room."""
-        note_excess(self._margins.setdefault(plan.order, Margins(plan.plan.budget)), plan.plan, plan.plan.measured_peak or 0)
+        margins, peak = self._margins.setdefault(plan.order, Margins(plan.plan.budget)), plan.plan.measured_peak or 0
+        if plan.compiled_peak:
+            margins.passed(max(0, plan.plan.margin), plan.compiled_peak, peak)
+        else:
+            note_excess(margins, plan.plan, peak)
 
     def make(
         self,

@@ -409,5 +409,6 @@ def make_step_plan(
             less = simulate(joined.graph, plan.schedule.steps).peak - excess
         allowance = _with_less(allowance, less)
     made = made or StepPlan(plan, passes, events, joined, captured, script, limit, again)
+    made.plan.rehearsed_peak = made.compiled_peak or None
     made.search_on(options)
     return made

@@ -1,9 +1,11 @@
-"""What kernels of the backward pass compute by themselves from what they read.
+"""What kernels compute by themselves from what they read.
+
+A value that several kernels of one pass read is computed by Inductor in each of them, where that takes little: it is never in memory.
 
 The backward pass of an elementwise op reads values of the forward pass: where something was positive, what was normalized. Often its
 kernel reads all that such a value is made of, too. To compute the value in that kernel once more takes arithmetic, which is there in
 plenty, and saves the bytes of the value, which is what kernels wait for; and if nothing else reads it, it need not be kept, or even be
-written. Inductor itself does the same with a value of the backward pass that several kernels read.
+written.
 
 Here ops are copied in the graph before it is planned, so that plans know what is really read.
 """
@@ -42,7 +44,7 @@ class _Kernel:
 
 
 class ComputeWhereRead:
-    """Copies ops to the kernels of the backward pass that read their results, where that takes less time and not more memory.
+    """Copies ops to the kernels that read their results, where Inductor does, or where that takes less time and not more memory.
 
     Args:
         module: the joint graph, which is changed. fusion: its ops and kernels. nodes: of the ops.
@@ -76,9 +78,9 @@ class ComputeWhereRead:
         return sum(map(self.inlined, groups)) > 0 or sum(map(self.computed_again, groups)) > 0  # all of a kind, then look anew
 
     def inlined(self, group: int) -> bool:
-        """A value of the backward pass: copy its ops to all kernels but one, if Inductor will compute it in all of them."""
+        """A value that one pass alone reads: copy its ops to all kernels but one, if Inductor will compute it in all of them."""
         root, readers = self._root(group), self._groups_that_read(group)
-        if root.phase != "backward" or len(readers) < 2 or not self._can_be_copied(group):
+        if len(readers) < 2 or any(self._root(reader).phase != root.phase for reader in readers) or not self._can_be_copied(group):
             return False
         nodes = self._nodes(self._fusion.members[group])
         if len(self._work(group).read) > _MOST_READS or any(map(is_heavy, nodes)) or not all(map(self._is_kernel, readers)):
