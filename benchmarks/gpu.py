@@ -69,7 +69,7 @@ TIME_LIMIT = {"gpu": 8.0, "tiny": 5.0}
 #: The same for each size that is tried, about ten of them.
 LARGEST_TIME_LIMIT = {"gpu": 2.0, "tiny": 1.0}
 #: In each round each way takes so many steps that count.
-ROUNDS, TIMES = {"gpu": 5, "tiny": 3}, 2
+ROUNDS, TIMES = {"gpu": 5, "tiny": 3}, 3
 #: The part of all the time after which each pair has to be timed, and all be done; and what is kept free to time one network.
 PAIRS_UNTIL, FULL_UNTIL, TIMING = (0.46, 0.81), 0.98, 0.045
 #: So many processes may step at the same time while others are made: each has a whole step's memory then, and all others parameters.

@@ -80,7 +80,11 @@ class ComputeWhereRead:
     def inlined(self, group: int) -> bool:
         """A value that one pass alone reads: copy its ops to all kernels but one, if Inductor will compute it in all of them."""
         root, readers = self._root(group), self._groups_that_read(group)
-        if len(readers) < 2 or any(self._root(reader).phase != root.phase for reader in readers) or not self._can_be_copied(group):
+        if (
+            len(readers) < 2
+            or any(self._root(reader).phase != root.phase for reader in readers)
+            or not self._can_be_copied(group)
+        ):
             return False
         nodes = self._nodes(self._fusion.members[group])
         if len(self._work(group).read) > _MOST_READS or any(map(is_heavy, nodes)) or not all(map(self._is_kernel, readers)):
