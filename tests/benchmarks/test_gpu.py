@@ -36,7 +36,7 @@ def test_all_of_it_on_the_cpu(tmp_path: Path) -> None:
     assert ours["5%"]["error"].startswith("InfeasibleBudget")
     for name in set(ours) - {"5%"}:
         assert ours[name]["peak"] <= ours[name]["budget"]
-        assert [len(seconds) for seconds in ours[name]["rounds"]] == [2, 2, 2] == [len(seconds) for seconds in plain["rounds"]]
+        assert [len(seconds) for seconds in ours[name]["rounds"]] == [3, 3, 3] == [len(seconds) for seconds in plain["rounds"]]
     assert ours["lowest"]["peak"] <= peer["peak"] < plain["peak"]
     assert all("peak" in said and said["rounds"] for said in found["full"]["ways"].values())
     both = found["largest"]["gpt"]
