@@ -253,14 +253,21 @@ class Trainings:
             self.ours[name].make(until, math.ceil(ROOM * peer.result()["peak"]))
 
     def time(self, until: float) -> None:
-        """Rounds in which all ways take turns, as many as there is time for."""
+        """Rounds in which all ways take turns, as many as there is time for.
+
+        Ours follows its peer, and each round begins with another way: a device that gets warm gets slower.
+        """
         longest = 0.0
-        timed = [way for name, way in self.ours.items() if name not in NOT_TIMED]
-        for _ in range(ROUNDS[self.run.options.scale]):
+        beside = [way for name, peer in self.peers.items() for way in (peer, self.ours[name])]
+        alone = [way for name, way in self.ours.items() if name not in NOT_TIMED and name not in self.peers]
+        ways = [way for way in (self.plain, *beside, *alone) if way.works]
+        rounds = ROUNDS[self.run.options.scale]
+        for number in range(rounds):
             began = time.monotonic()
             if began + longest > until:
                 break
-            for way in (self.plain, *self.peers.values(), *timed):
+            first = number * len(ways) // rounds
+            for way in (*ways[first:], *ways[:first]):
                 if way.works:
                     way.time(until)
             longest = max(longest, time.monotonic() - began)

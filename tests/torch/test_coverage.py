@@ -540,16 +540,36 @@ def test_hooks_that_come_and_go_between_steps(compile: Compile) -> None:
     plain = Layers()
     model = twin(plain)
     compiled = compile(model)
-    for hooked in (False, True, False):
+    for factor in (None, 1.5, None, 2.5):
         for each in (plain, model):
             each.zero_grad()
-            if hooked:
-                handle = each.first.register_forward_hook(lambda module, given, output: 1.5 * output)
+            if factor is not None:
+                handle = each.first.register_forward_hook(lambda module, given, output, factor=factor: factor * output)
             (compiled if each is model else plain)(batch()).sum().backward()
-            if hooked:
+            if factor is not None:
                 handle.remove()
         assert identical(gradients(model), gradients(plain))
-    assert sorted(plan.executions for plan in checkmate.torch.plans(model)) == [1, 2]
+    assert sorted(plan.executions for plan in checkmate.torch.plans(model)) == [1, 1, 2]
+
+
+@BOTH
+def test_hooks_of_a_layer_that_came_later(compile: Compile) -> None:
+    torch.manual_seed(0)
+    plain = Layers()
+    model = twin(plain)
+    compiled = compile(model)
+    for hooked in (False, False, True):
+        for each in (plain, model):
+            each.zero_grad()
+            (compiled if each is model else plain)(batch()).sum().backward()
+            if not hooked:
+                each.first = copy.deepcopy(each.first)
+            each.first.register_forward_hook(lambda module, given, output: 1.5 * output) if hooked else None
+        assert identical(gradients(model), gradients(plain))
+    for each in (plain, model):
+        each.zero_grad()
+        (compiled if each is model else plain)(batch()).sum().backward()
+    assert identical(gradients(model), gradients(plain))
 
 
 # --- functions ---

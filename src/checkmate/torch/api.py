@@ -19,6 +19,7 @@ from . import steps_without_plan
 from .backend import Session, backend, checkmate, sessions_of
 from .capture import read_joint_graph
 from .coverage import Coverage, coverage_of, is_compiled, note_left_out, watch_by_name
+from .hooks import Hooks, are_watched, to_compile
 from .internals import isolation, on_compile, trace_and_compile
 from .layers import names_of
 from .options import read_options
@@ -85,7 +86,8 @@ def _compile_in_place(
     model: torch.nn.Module, given: Mapping[str, Any], keywords: Mapping[str, Any], shapes: Shapes | None
 ) -> None:
     session = Session(given)
-    inner: Any = torch.compile(to_compile(model), backend=partial(backend, session), **keywords)
+    hooks = Hooks(model)
+    inner: Any = torch.compile(to_compile(model, hooks), backend=partial(backend, session), **keywords)
     inner = at_shapes(inner, model.forward, session, shapes)
     if "_parameters" in model.__dict__:
         session.watch(model)
@@ -93,7 +95,7 @@ def _compile_in_place(
         inner = _watching(session, model, inner)
     # What nn.Module.compile sets; calls of the module go through it. Written as what it is: a copy is compiled before it has
     # anything else.
-    model.__dict__["_compiled_call_impl"] = coverage_of(model).wrap(inner)
+    model.__dict__["_compiled_call_impl"] = coverage_of(model).wrap(inner, hooks.look)
     model.__dict__["_checkmate"] = _Copied(model, lambda copy: _compile_in_place(copy, given, keywords, shapes))
     _compiled[model] = session
 
@@ -131,19 +133,6 @@ class _Copied:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()  # a file with the module can be read without this package
-
-
-def to_compile(model: Callable[..., Any]) -> Callable[..., Any]:
-    """What PyTorch has to compile to run `model`."""
-    if not isinstance(model, torch.nn.Module):
-        return model
-    run = model._call_impl
-
-    # PyTorch compiles no frame of its own: a bare nn.Sequential or nn.Transformer needs one around it that is not.
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        return run(*arguments, **keywords)
-
-    return call
 
 
 def plans(model: Any) -> list[Plan]:
@@ -203,7 +192,7 @@ def _watched(given: Any, made: Callable[..., Any], target: Any) -> Callable[...,
     return watch_by_name(made, target)
 
 
-on_compile(_is_ours, _watched, _framed)
+on_compile(_is_ours, _watched, _framed, are_watched)
 steps_without_plan.install()
 
 

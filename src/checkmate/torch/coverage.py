@@ -63,8 +63,12 @@ class Coverage:
         self.warned: set[str] = set()
         self._checked: int | None = None  # forward passes in the last call that was looked at
 
-    def wrap(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """The compiled function, watched."""
+    def wrap(self, compiled: Callable[..., Any], first: Callable[[], None] = lambda: None) -> Callable[..., Any]:
+        """The compiled function, watched.
+
+        Args:
+            first: called before each call.
+        """
 
         # With the compiler's own marks: another compiler around this one still looks through it.
         @wraps(compiled)
@@ -73,6 +77,7 @@ class Coverage:
                 return compiled(*arguments, **keywords)
             outer, _calling.coverage = _calling.coverage, self
             self.called = True
+            first()
             before, breaks = planned_runs(), graph_breaks() if self._checked is None else {}
             try:
                 result = compiled(*arguments, **keywords)

@@ -239,7 +239,12 @@ def _leave_out_unpacking() -> None:
 _leave_out_unpacking()
 
 
-def on_compile(is_ours: Callable[[Any], bool], replace: Callable[[Any, Any, Any], Any], framed: Callable[[Any], Any]) -> None:
+def on_compile(
+    is_ours: Callable[[Any], bool],
+    replace: Callable[[Any, Any, Any], Any],
+    framed: Callable[[Any], Any],
+    knows_hooks: Callable[[Any], bool],
+) -> None:
     """See to everything that `torch.compile` makes from now on with a backend of this package, by whatever way of calling.
 
     PyTorch does not ask a backend before the first graph, and not at all where there is none. Other backends notice nothing.
@@ -249,11 +254,13 @@ def on_compile(is_ours: Callable[[Any], bool], replace: Callable[[Any, Any, Any]
         replace: (backend, compiled function, what it was made of) -> the function to use instead. It is not called for a wrapper module,
             but for the function inside.
         framed: from what is to be compiled to what PyTorch can compile in its place.
+        knows_hooks: it notices by itself which hooks its modules have.
     """
     context: Any = getattr(eval_frame, "_TorchDynamoContext", None)
     if context is None:
         return
     # PyTorch leaves recurrent layers out unless it is told not to, and does not notice hooks that modules get or lose later.
+    recurrent = dynamo_config._make_closure_patcher(allow_rnn=True)
     thorough = dynamo_config._make_closure_patcher(allow_rnn=True, skip_nnmodule_hook_guards=False)
     compile_one = context.__call__
 
@@ -263,8 +270,9 @@ def on_compile(is_ours: Callable[[Any], bool], replace: Callable[[Any, Any, Any]
         given = getattr(given, "compiler_fn", given)
         if not is_ours(given):
             return compile_one(self, target)
-        if thorough not in self.enter_exit_hooks:
-            self.enter_exit_hooks.append(thorough)
+        settings = recurrent if knows_hooks(target) else thorough
+        if settings not in self.enter_exit_hooks:
+            self.enter_exit_hooks.append(settings)
             # As in `isolation`: two models of a class, or a copy, would otherwise share graphs, and with them plans and budget.
             if not hasattr(self, "_isolate_recompiles_id"):
                 _keep_apart(self)

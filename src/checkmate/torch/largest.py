@@ -15,9 +15,10 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import BudgetError, BudgetWarning, CheckmateError, InfeasibleBudget
 from ..units import Budget, format_bytes
-from .api import loss_of, to_compile
+from .api import loss_of
 from .backend import Session, backend
 from .dry_run import DryRun, DryStep, unchanged
+from .hooks import to_compile
 from .internals import isolation, leave_open
 from .plan import Plan
 
