@@ -252,14 +252,14 @@ def pytorch_steps() -> str:
     """What a PyTorch step takes where nothing is computed again."""
     lines = []
     for row in load("torch_overhead")["plain"]:
-        ratios = (
-            row["cpu_ratios"][f"{one} / {other}"]
-            for one, other in (("aot_eager", "eager"), ("ours", "eager"), ("ours", "aot_eager"))
-        )
+        pairs = (("aot_eager", "eager"), ("ours", "eager"), ("ours", "aot_eager"), ("ours", "before"))
+        ratios = (row["ratios"][f"{one} / {other}"] for one, other in pairs)
         shown = " | ".join(f"{middle:.3f} ({first:.3f} to {third:.3f})" for first, middle, third in ratios)
-        lines.append(f"| {row['network']} | {1e3 * row['ways']['eager']['cpu']:.0f} | {shown} |")
+        lines.append(f"| {row['network']} | {1e3 * row['ways']['eager']['seconds']:.0f} | {shown} |")
     return _table(
-        "network | eager, ms | aot_eager / eager | checkmate / eager | checkmate / aot_eager", "---|--:|--:|--:|--:", lines
+        "network | eager, ms | aot_eager / eager | checkmate / eager | checkmate / aot_eager | checkmate / before",
+        "---|--:|--:|--:|--:|--:",
+        lines,
     )
 
 
@@ -268,7 +268,7 @@ def pytorch_planned() -> str:
     lines = []
     for row in load("torch_overhead")["recomputing"]:
         for budget, planned in row["planned"].items():
-            first, middle, third = row["cpu_ratios"][f"{budget} / 110%"]
+            first, middle, third = row["ratios"][f"{budget} / 110%"]
             lines.append(f"| {row['network']} | {budget} | {planned:.3f} | {middle:.3f} ({first:.3f} to {third:.3f}) |")
     return _table("network | budget | planned | measured", "---|--:|--:|--:", lines)
 
