@@ -180,14 +180,11 @@ class Trainer:
             return checkmate.torch.compile(network, request["budget"], **options)
         return network
 
-    def step(self) -> float:
-        """Train once; seconds."""
-        return self._seconds_of(1)
-
-    def _seconds_of(self, steps: int) -> float:
+    def step(self, times: int = 1) -> float:
+        """Train so many times in a row; seconds."""
         self._wait()
         began = time.perf_counter()
-        for _ in range(steps):
+        for _ in range(times):
             loss = self.model(*self.batch)
             loss.backward()
             self.optimizer.step()
@@ -229,7 +226,7 @@ class Trainer:
         self.turn.take()
         self.step()
         cuda = self.device.type == "cuda"
-        seconds = [self._seconds_of(number) / number] if cuda else [self.step() for _ in range(number)]
+        seconds = [self.step(number) / number] if cuda else [self.step() for _ in range(number)]
         self.turn.give()
         return seconds
 

@@ -534,6 +534,14 @@ def test_a_forward_that_is_wrapped_after_compiling(compile: Compile) -> None:
     assert len(checkmate.torch.plans(compiled)) == 1
 
 
+def train_alike(plain: Layers, model: Layers, compiled: Any) -> None:
+    """A step of each comes to the same."""
+    for each, called in ((plain, plain), (model, compiled)):
+        each.zero_grad()
+        called(batch()).sum().backward()
+    assert identical(gradients(model), gradients(plain))
+
+
 @BOTH
 def test_hooks_that_come_and_go_between_steps(compile: Compile) -> None:
     torch.manual_seed(0)
@@ -541,14 +549,11 @@ def test_hooks_that_come_and_go_between_steps(compile: Compile) -> None:
     model = twin(plain)
     compiled = compile(model)
     for factor in (None, 1.5, None, 2.5):
-        for each in (plain, model):
-            each.zero_grad()
-            if factor is not None:
-                handle = each.first.register_forward_hook(lambda module, given, output, factor=factor: factor * output)
-            (compiled if each is model else plain)(batch()).sum().backward()
-            if factor is not None:
-                handle.remove()
-        assert identical(gradients(model), gradients(plain))
+        hooked = (plain, model) if factor is not None else ()
+        handles = [each.first.register_forward_hook(lambda module, given, output, by=factor: by * output) for each in hooked]
+        train_alike(plain, model, compiled)
+        for handle in handles:
+            handle.remove()
     assert sorted(plan.executions for plan in checkmate.torch.plans(model)) == [1, 1, 2]
 
 
@@ -558,18 +563,14 @@ def test_hooks_of_a_layer_that_came_later(compile: Compile) -> None:
     plain = Layers()
     model = twin(plain)
     compiled = compile(model)
-    for hooked in (False, False, True):
+    for _ in range(2):
+        train_alike(plain, model, compiled)
         for each in (plain, model):
-            each.zero_grad()
-            (compiled if each is model else plain)(batch()).sum().backward()
-            if not hooked:
-                each.first = copy.deepcopy(each.first)
-            each.first.register_forward_hook(lambda module, given, output: 1.5 * output) if hooked else None
-        assert identical(gradients(model), gradients(plain))
+            each.first = copy.deepcopy(each.first)
+    train_alike(plain, model, compiled)
     for each in (plain, model):
-        each.zero_grad()
-        (compiled if each is model else plain)(batch()).sum().backward()
-    assert identical(gradients(model), gradients(plain))
+        each.first.register_forward_hook(lambda module, given, output: 1.5 * output)
+    train_alike(plain, model, compiled)
 
 
 # --- functions ---

@@ -42,18 +42,11 @@ _library.define(
 
 
 def _forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor | None,
-    variance: Tensor | None,
-    momentum: float,
-    eps: float,
-    reserve: int,
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor | None, variance: Tensor | None, *rest: Any
 ) -> tuple[Tensor, ...]:
     """As `aten._native_batch_norm_legit_functional` in training: result, mean, 1 / deviation, new running statistics; and the reserve."""
     new_mean, new_variance = (None if given is None else given.clone() for given in (mean, variance))
-    *made, nothing, empty, kept = _forward_in_place(x, weight, bias, new_mean, new_variance, momentum, eps, reserve)
+    *made, nothing, empty, kept = _forward_in_place(x, weight, bias, new_mean, new_variance, *rest)
     return *made, nothing if new_mean is None else new_mean, empty if new_variance is None else new_variance, kept
 
 

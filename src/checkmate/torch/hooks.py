@@ -7,11 +7,14 @@ call, and compiled code holds for one text.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import torch
+
+#: What a module's call looks at.
+_tables = itemgetter("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Hooks:
@@ -23,27 +26,20 @@ class Hooks:
 
     def __init__(self, model: torch.nn.Module):
         self.text = ""
-        self._model = weakref.ref(model)
+        self._model = model
 
     def look(self) -> None:
-        """Bring `text` up to date. It takes 0.05 ms for the 314 modules of a DenseNet: they are not remembered, for they change."""
-        model = self._model()
-        modules = {} if model is None else {model: None}
-        found = []
-        waiting = list(modules)
+        """Bring `text` up to date. It takes 0.07 ms for the 314 modules of a DenseNet: they are not remembered, for they change."""
+        waiting, seen, found = [self._model], {self._model}, []
         for place, module in enumerate(waiting):  # it grows
             known = module.__dict__
             for child in known["_modules"].values():
-                if child is not None and child not in modules:
-                    modules[child] = None
+                if child is not None and child not in seen:
+                    seen.add(child)
                     waiting.append(child)
-            if known["_forward_hooks"] or known["_forward_pre_hooks"] or known["_backward_hooks"] or known["_backward_pre_hooks"]:
-                found.append((place, *(list(known[name]) for name in _TABLES)))
+            if any(tables := _tables(known)):
+                found.append((place, [list(table) for table in tables]))
         self.text = repr(found) if found else ""
-
-
-#: Tables that a module's call looks at.
-_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def to_compile(model: Callable[..., Any], hooks: Hooks | None = None) -> Callable[..., Any]:
@@ -58,17 +54,12 @@ def to_compile(model: Callable[..., Any], hooks: Hooks | None = None) -> Callabl
 
     # PyTorch compiles no frame of its own: a bare nn.Sequential or nn.Transformer needs one around it that is not.
     def call(*arguments: Any, **keywords: Any) -> Any:
+        if hooks is not None:
+            len(hooks.text)  # what is compiled holds for this text
         return run(*arguments, **keywords)
 
-    if hooks is None:
-        return call
-
-    def call_with(*arguments: Any, **keywords: Any) -> Any:
-        len(hooks.text)  # what is compiled holds for this text
-        return run(*arguments, **keywords)
-
-    call_with.hooks = hooks  # type: ignore[attr-defined]
-    return call_with
+    call.hooks = hooks  # type: ignore[attr-defined]  # for `are_watched`
+    return call
 
 
 def are_watched(target: Callable[..., Any]) -> bool:
