@@ -5,18 +5,21 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import checkmate
 import checkmate.torch
 from checkmate.errors import UnknownMethod
 from checkmate.torch import step_plan
-from checkmate.torch.inductor import inner
+from checkmate.torch.inductor import inner, internals
 
 #: Of PyTorch, when Inductor is imported, and where it compiles a part of a frame.
 pytestmark = pytest.mark.filterwarnings(
@@ -267,3 +270,47 @@ def test_a_compiler_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = checkmate.torch.compile(model, "1GiB", **INNER)
     with pytest.raises(NotImplementedError, match="^no kernel for this$"):
         compiled(x)
+
+
+def test_programs_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next process has to write none of them anew."""
+    from torch._inductor import config
+    from torch._inductor.graph import GraphLowering
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    model, x = made()
+    written: list[object] = []
+    write = GraphLowering.codegen
+
+    def noticed(self: GraphLowering) -> Any:
+        written.append(self)
+        return write(self)
+
+    monkeypatch.setattr(GraphLowering, "codegen", noticed)
+    found = []
+    with config.patch(fx_graph_cache=True):
+        for _ in range(2):
+            compiled = checkmate.torch.compile(copy.deepcopy(model), "75%", **INNER)
+            found.append(losses(compiled, compiled, x))
+            (plan,) = checkmate.torch.plans(compiled)
+            found.append([plan.schedule.cost, plan.modelled_peak, plan.measured_peak])
+    assert plan.schedule.overhead > 1
+    assert found[:2] == found[2:]
+    assert len(written) == 2
+
+
+def test_how_many_outputs_are_visible_matters_to_what_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution's result is in channels-last, unless the caller sees it."""
+    from torch._inductor import config
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    with internals.sized_mode():
+        given = torch.empty(2, 16, 12, 12), torch.empty(16, 16, 3, 3)
+
+    # A lambda: Inductor keeps no graph whose function has annotations.
+    graph = partial(
+        make_fx(lambda x, w: [torch.ops.aten.convolution(x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)]), *given
+    )
+    with config.patch(fx_graph_cache=True):
+        seen, hidden = (internals.lower(graph(), given, visible).output_strides for visible in (1, 0))
+    assert seen != hidden

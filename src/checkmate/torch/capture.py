@@ -250,6 +250,7 @@ class _JointReader:
         self.sticky: set[fx.Node] = set()
         self.between: int | None = None
         self._read()
+        self._nodes = [part.node for part in self.parts]
         self._returned = self._find_returned()
         leaving = {self._value_behind(node) for node in (*self.outputs, *self.gradients)}
         self._reuses = find_reuses(self.parts, self.value_of, self.bases, leaving)
@@ -274,23 +275,12 @@ class _JointReader:
         """
         number = self.sizes.at(bindings)
         if costs is None:
-            profile = self.profile if self.inner is None else self.inner.costs
-            costs = profile([part.node for part in self.parts if part.node is not None], number)
-        asked = self.bytes(bindings)
-        sizes = [bytes_taken(size, self.block) for size in asked[: len(self.made)]]
-        # What these take beyond that is known: the allocator has given it out.
-        fixed = dict(zip(self.fixed, (in_blocks(size, self.block) for size in asked[len(self.made) :]), strict=True))
-        kept = self._kept(number)
-        pairs = enumerate(zip(self.bases, sizes, strict=False))
-        values = [Value(base.name, size, keep=value in kept) for value, (base, size) in pairs]
-        states = RNG_STATE_BYTES * sum(map(self._saves_state, range(len(self.parts))))
-        graph = Graph(self._ops(costs, number, script), values, sum(fixed.values()) + states, self.name)
-        nodes = [part.node for part in self.parts]
-        needed = {*kept, *self._returned}
+            costs = (self.inner.costs if self.inner else self.profile)([node for node in self._nodes if node is not None], number)
+        graph, fixed = self._graph(bindings, costs, script)
         return Captured(
             graph=graph,
             module=self.module,
-            nodes=nodes,
+            nodes=self._nodes,
             between=self.between,
             value=self.value_of,
             holders=self.holders,
@@ -312,7 +302,7 @@ class _JointReader:
             bindings=bindings,
             costs=costs,
             inner=self.inner,
-            fusion=None if self.inner is None else self.inner.fused(graph, nodes, needed, number),
+            fusion=None if self.inner is None else self.inner.fused(graph, self._nodes, self._returned, number),
             _reader=self,
         )
 
@@ -320,10 +310,9 @@ class _JointReader:
         """Let what compiles the passes change the graph to one that takes less time; whether it did."""
         if self.inner is None or self.between is None:
             return False
-        first = self.captured(self.sizes.hints, dict.fromkeys(self.module.graph.nodes, FREE))
-        assert first.fusion is not None
-        number = self.sizes.at(first.bindings)
-        return ComputeWhereRead(self.module, first.fusion, first.nodes, self._returned, self.overwritten, number).run()
+        graph, _ = self._graph(self.sizes.hints, dict.fromkeys(self.module.graph.nodes, FREE), script=False)
+        groups, number = self.inner.groups(graph, self._nodes, self._returned), self.sizes.at(self.sizes.hints)
+        return ComputeWhereRead(self.module, groups, self._nodes, self._returned, self.overwritten, number).run()
 
     # --- nodes, one by one ---
 
@@ -456,6 +445,18 @@ class _JointReader:
         return node is not None and self._again[op] and is_random(node) and self.device.type == "cpu"
 
     # --- at given sizes ---
+
+    def _graph(self, bindings: Bindings, costs: Mapping[fx.Node, OpCost], script: bool) -> tuple[Graph, dict[int, int]]:
+        """The graph of single ops, and bytes of the storages that live all the time."""
+        number, asked = self.sizes.at(bindings), self.bytes(bindings)
+        sizes = [bytes_taken(size, self.block) for size in asked[: len(self.made)]]
+        # What these take beyond that is known: the allocator has given it out.
+        fixed = dict(zip(self.fixed, (in_blocks(size, self.block) for size in asked[len(self.made) :]), strict=True))
+        kept = self._kept(number)
+        pairs = enumerate(zip(self.bases, sizes, strict=False))
+        values = [Value(base.name, size, keep=value in kept) for value, (base, size) in pairs]
+        states = RNG_STATE_BYTES * sum(map(self._saves_state, range(len(self.parts))))
+        return Graph(self._ops(costs, number, script), values, sum(fixed.values()) + states, self.name), fixed
 
     def _estimate_between(self, number: Number) -> int:
         tensors = [tensor for node in self.tangents for tensor in tensors_of(node) if elements(tensor, number) > 1]

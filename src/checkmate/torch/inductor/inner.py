@@ -14,13 +14,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ...graph import Graph
 from ...planning import FREE, OpCost
-from ...planning.fusion import Fusion, Kind
+from ...planning.fusion import Fusion, Kind, fuse
 from ..internals import Boxed, mark_boxed
 from ..measure import same_device
 from ..nodes import tensors_of
 from ..sizes import Concrete, Number, hint, storage_key
 from .dry_run import Profiler, dry_run
-from .internals import Lowered, leave_layouts_to_inductor, lower
+from .internals import Lowered, leave_layouts_to_inductor, lower, sized_mode
 from .kinds import fused, kind_of
 
 
@@ -42,6 +42,10 @@ class Inductor:
     def fused(self, graph: Graph, nodes: Sequence[fx.Node | None], needed: Collection[int], number: Number) -> Fusion:
         """The graph of the groups that run as one kernel each; see `kinds.fused`."""
         return fused(graph, nodes, needed, number)
+
+    def groups(self, graph: Graph, nodes: Sequence[fx.Node | None], needed: Collection[int]) -> Fusion:
+        """The same without costs."""
+        return fuse(graph, [kind_of(node) for node in nodes], needed, lambda group, inside: FREE)
 
 
 class Compiled:
@@ -87,7 +91,7 @@ def compile_pair(
         number: what symbolic sizes are.
         device: whose bytes count. profile: measures calls of libraries.
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = sized_mode()
     early, places = _without_passed_on(forward, num_outputs)
     leave_layouts_to_inductor(early)
     inputs = _inputs(early, mode, number)
@@ -120,7 +124,7 @@ def compile_pair(
 
 def compile_alone(module: fx.GraphModule, number: Number) -> Compiled:
     """The function of a graph without a backward pass, at given sizes."""
-    own, mode = _copied(module), FakeTensorMode(allow_non_fake_inputs=True)
+    own, mode = _copied(module), sized_mode()
     return Compiled(lower(own, _inputs(own, mode, number), len(_outputs(own)), inference=True))
 
 

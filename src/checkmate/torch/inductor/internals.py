@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..internals import Boxed, compiling, mark_boxed
 
@@ -132,6 +133,11 @@ class Lowered:
         return mark_boxed(self._compiled.current_callable)
 
 
+def sized_mode() -> FakeTensorMode:
+    """For fake tensors of given sizes. Without an environment for other sizes Inductor does not look up programs that it has on disk."""
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
+
+
 def lower(
     module: fx.GraphModule, inputs: Sequence[Any], visible: int, *, backward: bool = False, inference: bool = False
 ) -> Lowered:
@@ -151,13 +157,16 @@ def lower(
     output.meta["user_visible_output_idxs"] = [
         number for number, node in enumerate(output.args[0][:visible]) if isinstance(node, fx.Node)
     ]
-    mode = detect_fake_mode([x for x in inputs if isinstance(x, torch.Tensor)]) or FakeTensorMode(allow_non_fake_inputs=True)
+    mode = detect_fake_mode([x for x in inputs if isinstance(x, torch.Tensor)]) or sized_mode()
+    # Programs are kept on disk by their graphs, which do not say how many outputs are visible.
+    compiler: Any = torch.compiler.config
     # What is fixed in memory matters to CUDA graphs alone, which plans do not use.
     with (
         compiling(),
         V.set_fake_mode(mode),
         tracing(TracingContext(mode)),
-        inductor_config.patch(fx_graph_cache=False, fx_graph_remote_cache=False, freezing=False, cpp_wrapper=False),
+        inductor_config.patch(fx_graph_remote_cache=False, freezing=False, cpp_wrapper=False),
+        compiler.patch(cache_key_tag=f"{compiler.cache_key_tag} {visible}"),
         _not_loaded(),
     ):
         compiled = compile_fx.compile_fx_inner(
