@@ -207,7 +207,8 @@ def test_what_several_kernels_of_the_forward_pass_compute_takes_no_memory() -> N
     logits = 256 * 2048 * 2
     assert plan.measured_peak is not None
     assert plan.measured_peak - sum(p.nbytes for p in model.parameters()) < 3 * logits
-    assert plan.measured_peak <= plan.modelled_peak < 1.02 * plan.measured_peak
+    assert plan.measured_peak <= plan.predicted_peak  # the model leaves out 1 KiB, the logarithms of the sums
+    assert plan.modelled_peak == pytest.approx(plan.measured_peak, rel=0.001)
 
 
 def test_what_the_program_takes_too_much_becomes_margin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,3 +315,35 @@ def test_how_many_outputs_are_visible_matters_to_what_is_kept_on_disk(tmp_path: 
     with config.patch(fx_graph_cache=True):
         seen, hidden = (internals.lower(graph(), given, visible).output_strides for visible in (1, 0))
     assert seen != hidden
+
+
+def planned(model: nn.Module, x: Tensor) -> checkmate.Graph:
+    """The graph of a step."""
+    compiled = checkmate.torch.compile(model, "1GiB", **INNER)
+    compiled(x).square().mean().backward()
+    (plan,) = checkmate.torch.plans(compiled)
+    return plan.graph
+
+
+def test_a_gradient_that_is_scattered_into_zeros_takes_their_place() -> None:
+    rows = planned(nn.Sequential(nn.Embedding(4096, 64), nn.Flatten(1), nn.Linear(256, 16)), torch.arange(64).view(16, 4))
+    assert [value.keep for value in rows.values if value.size == 4 * 4096 * 64] == [True]
+    # Where it is a call of a library, zeros are made and written over.
+    pooled = planned(nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()), torch.randn(4, 3, 48, 48))
+    (scatter,) = [op for op in pooled.ops if op.name == "scatter_add"]
+    assert scatter.reuses is not None
+
+
+def test_what_goes_into_a_concatenation_is_written_there() -> None:
+    class Both(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x.exp(), x.sin()], 1)
+
+    graph = planned(nn.Sequential(nn.Linear(16, 48), Both(), nn.Linear(96, 4)), torch.randn(256, 16))
+    forward = [value.size for op in graph.ops if op.phase == "forward" for value in map(graph.values.__getitem__, op.outputs)]
+    assert sorted(forward) == [4 * 256 * 4, 4 * 256 * 48, 4 * 256 * 96]
+
+
+def test_views_of_what_a_pattern_put_in_are_no_tensors() -> None:
+    graph = planned(nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 64), nn.Dropout(0.5)), torch.randn(4, 8, 64))
+    assert not [op.name for op in graph.ops if op.name.startswith(("view", "expand"))]

@@ -27,7 +27,7 @@ from ..planning import FREE, OpCost
 from ..planning.fusion import Fusion
 from .batch_norm import is_batch_norm, restore_kernels, write_statistics, writes_statistics
 from .caching_allocator import block_of, bytes_taken, in_blocks
-from .in_place import find_reuses
+from .in_place import find_reuses, writable_inputs
 from .inductor.inner import Inductor
 from .inductor.local import ComputeWhereRead
 from .internals import frees_gradients, is_tangent
@@ -253,7 +253,7 @@ class _JointReader:
         self._nodes = [part.node for part in self.parts]
         self._returned = self._find_returned()
         leaving = {self._value_behind(node) for node in (*self.outputs, *self.gradients)}
-        self._reuses = find_reuses(self.parts, self.value_of, self.bases, leaving)
+        self._reuses = find_reuses(self.parts, self.value_of, self.bases, leaving, inner.writable if inner else writable_inputs)
         self._checkpointed = self._find_checkpointed()
         able = [part.node is not None and self._can_run_again(part.node, part.makes) for part in self.parts]
         # What the caller holds cannot be dropped.

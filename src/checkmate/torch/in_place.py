@@ -7,7 +7,7 @@ runs, so results are the same to the bit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -78,13 +78,17 @@ def writable_inputs(node: fx.Node) -> list[fx.Node]:
 
 
 def find_reuses(
-    ops: Sequence[OpNode], value_of: Mapping[fx.Node, int], bases: Sequence[fx.Node], leaving: Collection[int | None]
+    ops: Sequence[OpNode],
+    value_of: Mapping[fx.Node, int],
+    bases: Sequence[fx.Node],
+    leaving: Collection[int | None],
+    writable: Callable[[fx.Node], Iterable[fx.Node]] = writable_inputs,
 ) -> list[int | None]:
     """Per op the value in whose storage it may write: one that the same pass made, and that nothing else looks at.
 
     Args:
         value_of: for each node the value it reads. bases: for each value the node that holds all of it.
-        leaving: values that a pass returns.
+        leaving: values that a pass returns. writable: inputs in which an op could write its output.
     """
     readers = Counter(value for op in ops for value in op.reads)
     maker = {value: op for op in ops for value in op.makes}
@@ -99,6 +103,6 @@ def find_reuses(
 
     found: list[int | None] = []
     for op in ops:
-        writable = writable_inputs(op.node) if op.node is not None and len(op.makes) == 1 else []
-        found.append(next((value_of[source] for source in writable if may_write(op, source)), None))
+        sources = writable(op.node) if op.node is not None and len(op.makes) == 1 else ()
+        found.append(next((value_of[source] for source in sources if may_write(op, source)), None))
     return found

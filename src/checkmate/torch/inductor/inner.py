@@ -15,13 +15,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ...graph import Graph
 from ...planning import FREE, OpCost
 from ...planning.fusion import Fusion, Kind, fuse
+from ..in_place import writable_inputs
 from ..internals import Boxed, mark_boxed
 from ..measure import same_device
 from ..nodes import tensors_of
 from ..sizes import Concrete, Number, hint, storage_key
 from .dry_run import Profiler, dry_run
 from .internals import Lowered, leave_layouts_to_inductor, lower, sized_mode
-from .kinds import fused, kind_of
+from .kinds import fused, is_scatter, kind_of
 
 
 class Inductor:
@@ -46,6 +47,10 @@ class Inductor:
     def groups(self, graph: Graph, nodes: Sequence[fx.Node | None], needed: Collection[int]) -> Fusion:
         """The same without costs."""
         return fuse(graph, [kind_of(node) for node in nodes], needed, lambda group, inside: FREE)
+
+    def writable(self, node: fx.Node) -> list[fx.Node]:
+        """The inputs in which an op may write its output."""
+        return [node.all_input_nodes[0]] if is_scatter(node) else writable_inputs(node)
 
 
 class Compiled:

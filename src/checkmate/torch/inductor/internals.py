@@ -6,6 +6,7 @@ Importing Inductor takes seconds: nothing here does before it is needed.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -19,6 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..internals import Boxed, compiling, mark_boxed
+from ..nodes import tensors_of
+from ..sizes import storage_key
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
@@ -43,7 +46,28 @@ def joint_passes(module: fx.GraphModule) -> fx.GraphModule:
     given = {"skip_invoke_subgraph": True, "input_device": device}
     with V.set_fake_mode(mode):
         changed = passes(module, **{name: value for name, value in given.items() if name in known})
-    return module if changed is None else changed
+    changed = module if changed is None else changed
+    _views_of_what_they_read(changed, mode)
+    return changed
+
+
+def _views_of_what_they_read(module: fx.GraphModule, mode: FakeTensorMode) -> None:
+    """Patterns put ops in place of others, and leave views with the storages of those: they would count as tensors of their own."""
+    anew = set()
+    for node in module.graph.nodes:
+        source: Any = node.args[0] if node.args else None
+        if node.target is operator.getitem and source in anew:
+            node.meta["val"] = source.meta["val"][node.args[1]]
+        elif isinstance(node.target, torch._ops.OpOverload) and node.target.is_view and isinstance(source, fx.Node):
+            read, seen = ({storage_key(tensor) for tensor in tensors_of(one)} for one in (source, node))
+            if read.isdisjoint(seen):
+                with mode:
+                    node.meta["val"] = node.target(*fx.map_arg(node.args, _value), **fx.map_arg(node.kwargs, _value))
+                anew.add(node)
+
+
+def _value(node: fx.Node) -> Any:
+    return node.meta["val"]
 
 
 def write_out_layouts(module: fx.GraphModule) -> None:
@@ -92,6 +116,13 @@ def is_library_call(target: Any) -> bool:
     from torch._inductor import lowering
 
     return target in _PRODUCTS or target in lowering.fallbacks or target not in lowering.lowerings
+
+
+def can_be_added_to(dtype: torch.dtype) -> bool:
+    """Kernels can add to a number of this type in memory while others do."""
+    from torch._inductor.utils import needs_fallback_due_to_atomic_add_limitations
+
+    return not needs_fallback_due_to_atomic_add_limitations(dtype)
 
 
 _aten = torch.ops.aten

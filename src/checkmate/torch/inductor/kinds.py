@@ -19,7 +19,7 @@ from ...planning.roofline import Rates, roofline_seconds
 from ..nodes import has_side_effects, is_random, tensors_of
 from ..profile import rates_of
 from ..sizes import Concrete, Number, elements, storage_key
-from .internals import is_library_call
+from .internals import can_be_added_to, is_library_call
 
 #: Read from other places than that of the element: they move what they make, however large the table is.
 _LOOKUPS = {"aten.gather.default", "aten.index.Tensor", "aten.embedding.default", "prims.inductor_lookup_seed.default"}
@@ -63,6 +63,17 @@ _REDUCTIONS = {
     "aten.prod.default",
     "prims.prepare_softmax_online.default",
 }
+#: Write what they are given, computed on the way, in places of their result: nothing of it is in memory besides.
+_WRITE = {"aten.cat.default"}
+#: The same, in a copy of their first input.
+_SCATTER = {
+    "aten._unsafe_index_put.default",
+    "aten._unsafe_masked_index_put_accumulate.default",
+    "aten.index_put.default",
+    "aten.scatter.src",
+    "aten.scatter.value",
+    *(_SUMS_BY_THREADS := {"aten.scatter_add.default", "aten.scatter_reduce.two"}),
+}
 
 
 def kind_of(node: fx.Node | None) -> Kind:
@@ -73,7 +84,29 @@ def kind_of(node: fx.Node | None) -> Kind:
         return Kind.CALL
     if torch.Tag.pointwise in node.target.tags or str(node.target) in _INLINE:
         return Kind.INLINE
-    return Kind.KERNEL if str(node.target) in _REDUCTIONS else Kind.CALL
+    if is_reduction(node) or str(node.target) in _WRITE or (is_scatter(node) and not _by_library(node)):
+        return Kind.KERNEL
+    return Kind.CALL
+
+
+def is_reduction(node: fx.Node) -> bool:
+    """It makes sums over elements, or the like."""
+    return str(node.target) in _REDUCTIONS
+
+
+def is_scatter(node: fx.Node) -> bool:
+    """It writes in places of a copy of its first input, or of that itself where nothing else reads it."""
+    return str(node.target) in _SCATTER
+
+
+def _by_library(node: fx.Node) -> bool:
+    """A scatter that Inductor leaves to a library: on CPUs where it adds up elements of several threads, with masks for indices, and
+    for types that cannot be added to in memory."""
+    (made,) = tensors_of(node)
+    indices = [one for given in node.args if isinstance(given, (list, tuple)) for one in given if isinstance(one, fx.Node)]
+    masks = any(tensor.dtype in (torch.bool, torch.uint8) for index in indices for tensor in tensors_of(index))
+    on_cpu = str(node.target) in _SUMS_BY_THREADS and made.device.type == "cpu"
+    return masks or on_cpu or torch.are_deterministic_algorithms_enabled() or not can_be_added_to(made.dtype)
 
 
 def fused(graph: Graph, nodes: Sequence[fx.Node | None], needed: Collection[int], number: Number) -> Fusion:

@@ -22,7 +22,7 @@ from ...graph import Op
 from ...planning.fusion import Fusion, Kind
 from ..nodes import tensors_of
 from ..sizes import Number, storage_key
-from .kinds import Work, is_heavy, kernel_rates, kind_of
+from .kinds import Work, is_heavy, is_reduction, kernel_rates, kind_of
 
 #: The part of a value that may have to be kept in its place: statistics that it was normalized with, and the like.
 _SMALL = 16
@@ -166,7 +166,7 @@ class ComputeWhereRead:
     def _sums(self, group: int) -> object:
         """The shape of the sums over elements that a kernel makes; None if it makes none."""
         last = self._last(group)
-        return tuple(tensors_of(last)[0].shape) if self._kinds[self._fusion.members[group][-1]] is Kind.KERNEL else None
+        return tuple(tensors_of(last)[0].shape) if self._is_kernel(group) and is_reduction(last) else None
 
     def _kept_instead(self, group: int) -> int:
         """Bytes of what the backward pass would read and does not read now."""
