@@ -63,16 +63,16 @@ _REDUCTIONS = {
     "aten.prod.default",
     "prims.prepare_softmax_online.default",
 }
-#: Write what they are given, computed on the way, in places of their result: nothing of it is in memory besides.
-_WRITE = {"aten.cat.default"}
-#: The same, in a copy of their first input.
-_SCATTER = {
+#: Computes what it is given in the places of its result: nothing of that is in memory besides.
+_CONCATENATION = "aten.cat.default"
+#: The same in a copy of the first input. Those that add up are left to a library on CPUs, where several threads could add at a time.
+_ADDED_UP = {"aten.scatter_add.default", "aten.scatter_reduce.two"}
+_SCATTERS = _ADDED_UP | {
     "aten._unsafe_index_put.default",
     "aten._unsafe_masked_index_put_accumulate.default",
     "aten.index_put.default",
     "aten.scatter.src",
     "aten.scatter.value",
-    *(_SUMS_BY_THREADS := {"aten.scatter_add.default", "aten.scatter_reduce.two"}),
 }
 
 
@@ -82,11 +82,11 @@ def kind_of(node: fx.Node | None) -> Kind:
         return Kind.CALL
     if is_library_call(node.target):
         return Kind.CALL
-    if torch.Tag.pointwise in node.target.tags or str(node.target) in _INLINE:
+    name = str(node.target)
+    if torch.Tag.pointwise in node.target.tags or name in _INLINE:
         return Kind.INLINE
-    if is_reduction(node) or str(node.target) in _WRITE or (is_scatter(node) and not _by_library(node)):
-        return Kind.KERNEL
-    return Kind.CALL
+    kernel = name in _REDUCTIONS or name == _CONCATENATION or (name in _SCATTERS and not _by_library(node))
+    return Kind.KERNEL if kernel else Kind.CALL
 
 
 def is_reduction(node: fx.Node) -> bool:
@@ -96,16 +96,15 @@ def is_reduction(node: fx.Node) -> bool:
 
 def is_scatter(node: fx.Node) -> bool:
     """It writes in places of a copy of its first input, or of that itself where nothing else reads it."""
-    return str(node.target) in _SCATTER
+    return str(node.target) in _SCATTERS
 
 
 def _by_library(node: fx.Node) -> bool:
-    """A scatter that Inductor leaves to a library: on CPUs where it adds up elements of several threads, with masks for indices, and
-    for types that cannot be added to in memory."""
+    """A scatter that Inductor leaves to a library."""
     (made,) = tensors_of(node)
     indices = [one for given in node.args if isinstance(given, (list, tuple)) for one in given if isinstance(one, fx.Node)]
     masks = any(tensor.dtype in (torch.bool, torch.uint8) for index in indices for tensor in tensors_of(index))
-    on_cpu = str(node.target) in _SUMS_BY_THREADS and made.device.type == "cpu"
+    on_cpu = str(node.target) in _ADDED_UP and made.device.type == "cpu"
     return masks or on_cpu or torch.are_deterministic_algorithms_enabled() or not can_be_added_to(made.dtype)
 
 
