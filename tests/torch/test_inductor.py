@@ -329,8 +329,13 @@ def test_a_gradient_that_is_scattered_into_zeros_takes_their_place() -> None:
     rows = planned(nn.Sequential(nn.Embedding(4096, 64), nn.Flatten(1), nn.Linear(256, 16)), torch.arange(64).view(16, 4))
     assert [value.keep for value in rows.values if value.size == 4 * 4096 * 64] == [True]
     # Where it is a call of a library, zeros are made and written over.
-    pooled = planned(nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()), torch.randn(4, 3, 48, 48))
-    (scatter,) = [op for op in pooled.ops if op.name == "scatter_add"]
+
+    class Picked(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.gather(1, torch.arange(4).expand(len(x), 4))
+
+    picked = planned(nn.Sequential(nn.Linear(16, 64), Picked()), torch.randn(256, 16))
+    (scatter,) = [op for op in picked.ops if op.name == "scatter_add"]
     assert scatter.reuses is not None
 
 
