@@ -82,7 +82,7 @@ def find_reuses(
     value_of: Mapping[fx.Node, int],
     bases: Sequence[fx.Node],
     leaving: Collection[int | None],
-    writable: Callable[[fx.Node], Iterable[fx.Node]] = writable_inputs,
+    writable: Callable[[fx.Node], Iterable[fx.Node]],
 ) -> list[int | None]:
     """Per op the value in whose storage it may write: one that the same pass made, and that nothing else looks at.
 
