@@ -20,7 +20,7 @@ import tensorflow as tf
 import checkmate.tf2
 from checkmate.planning import OpCost
 from checkmate.tf2 import BudgetWarning
-from checkmate.tf2.measure import Measurement, measure, watch, zeros_outside
+from checkmate.tf2.measure import Measurement, bytes_in_use, measure, watch, zeros_outside
 from checkmate.tf2.profile import profile_ops
 from tf2_models import CASES, identical, state, tensors, train_plain
 
@@ -130,6 +130,38 @@ def test_no_more_room_is_left_than_is_needed(monkeypatch: pytest.MonkeyPatch, tm
     assert len(tried) <= 6
 
 
+@pytest.mark.parametrize("less_room", [False, True])
+def test_the_chosen_plan_is_tried_out_last(less_room: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What other plans left in the memory pool may change what a plan takes: then another one is taken, before anything is trained."""
+    monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
+    if not less_room:
+        monkeypatch.setattr(sys.modules["checkmate.planning.rehearsal"], "_CHEAPER", math.inf)
+    case = CASES["conv"]()
+    model = case.make()
+    graph = checkmate.tf2.capture(model, case.loss, case.x, case.y, case.optimizer())
+    budget = int(0.8 * graph.no_recompute_peak)
+    tried: list[tuple[Any, bool]] = []  # and whether it kept to the budget
+    refuted = [False]
+
+    def rehearse(executor: Any, limit: int, **_: Any) -> int:
+        kept = [other for other, fits in tried if fits]
+        again = any(executor is other for other, _ in tried)
+        # The first plan with such room fits, and no other until that one no longer does.
+        fits = executor.plan.margin > 0.1 * budget and not again and (not kept or refuted[0])
+        refuted[0] |= again
+        tried.append((executor, fits))
+        return int(limit - 0.01 * budget if fits else limit + 0.25 * budget)
+
+    monkeypatch.setattr(EXECUTE.Executor, "rehearse", rehearse)
+    monkeypatch.setattr(EXECUTE.Executor, "wanted_room", 0)
+    step = checkmate.tf2.compile(model, case.loss, case.optimizer(), case.x, case.y, budget=budget, time_limit=2, gap=0.01)
+    (plan,) = step.plans
+    assert tried[-1][0].plan is plan
+    assert tried[-1][1]
+    again = [executor for number, (executor, _) in enumerate(tried) if any(executor is other for other, _ in tried[:number])]
+    assert len(again) == less_room  # after plans with less room
+
+
 def test_a_plan_just_within_the_budget_is_found_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where there is no more room to be had it is taken, and the next process takes it too."""
     monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
@@ -143,6 +175,16 @@ def test_a_plan_just_within_the_budget_is_found_again(monkeypatch: pytest.Monkey
             model, case.loss, optimizer, case.x, case.y, budget=int(1.001 * smallest), time_limit=1, gap=0.05
         )
         assert step.plans[0].rehearsed_peak == step.plans[0].budget
+
+
+def test_the_first_trial_is_as_the_first_step() -> None:
+    """A new batch lies in the memory pool, and no other: where tensors find room depends on that."""
+    before = bytes_in_use()
+    batches = EXECUTE._batches([(tf.TensorShape([512, 512]), tf.float32)] * 2, 1, 1)
+    added = []
+    for _ in batches:
+        added.append(bytes_in_use() - before)
+    assert added == [2**21, 0, 2**21, 2**21]
 
 
 def test_the_rehearsal_tells_the_peak_wherever_the_batch_lies() -> None:

@@ -222,8 +222,9 @@ class Executor:
     def _rehearse(self, limit: int, whole: bool = False) -> int | None:
         """As `rehearse`, for ops that overlap or not.
 
-        Where the allocator finds room depends on where the batch lies. So the largest of three counts or more is taken: the batch
-        was there before, is new, or is new while the one before is still there. One run is enough if it passes `limit` bytes, or
+        Where the allocator finds room depends on what else is in its pool. So the largest of four counts or more is taken: there is
+        nothing but a new batch, as in the first step; the batch lies elsewhere; it is new, beside the results of the step before;
+        or it is new while the one before is still there, too. One run is enough if it passes `limit` bytes, or
         stays well below them and no ops overlap. A way of running that TensorFlow refuses is given up for the next.
 
         Args:
@@ -315,12 +316,15 @@ class Executor:
 
 
 def _batches(like: Sequence[tuple[tf.TensorShape, tf.DType]], least: int, most: int) -> Iterator[list[tf.Tensor]]:
-    """Zeros: outside of the allocator's memory, new, and new while there are others; all of these as often as
+    """Zeros: new, outside of the allocator's memory, new, and new while there are others; all of these as often as
     `_SECONDS` allow, but `least` to `most` times."""
     began = time.perf_counter()
     for number in range(most):
         if number >= least and time.perf_counter() - began > _SECONDS:
             return
+        batch = [tf.zeros(shape, dtype) for shape, dtype in like]
+        yield batch
+        del batch
         if default_device() == "CPU:0":
             yield [zeros_outside(shape, dtype) for shape, dtype in like]
         batch = [tf.zeros(shape, dtype) for shape, dtype in like]
