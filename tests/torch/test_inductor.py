@@ -211,6 +211,22 @@ def test_what_several_kernels_of_the_forward_pass_compute_takes_no_memory() -> N
     assert plan.modelled_peak == pytest.approx(plan.measured_peak, rel=0.001)
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_what_autograd_holds_during_a_backward_pass_is_in_the_peak(inside: bool) -> None:
+    """The gradient of a loss; before PyTorch 2.13 also that of what the model returns."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(1024, 64), nn.GELU(), nn.Linear(64, 64)]  # the first weight's gradient, the largest, comes last
+    model = nn.Sequential(*layers, *([Loss()] if inside else []))
+    compiled = checkmate.torch.compile(model, "1GiB", **INNER)
+    x = torch.randn(256, 1024)
+    for _ in range(2):
+        (compiled(x) if inside else compiled(x).square().mean()).backward()
+    (plan,) = checkmate.torch.plans(compiled)
+    assert plan.measured_peak is not None
+    assert plan.measured_peak <= plan.predicted_peak <= 1.01 * plan.measured_peak
+    assert plan.measured_peak == plan.predicted_peak or not inside
+
+
 def test_what_the_program_takes_too_much_becomes_margin(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = made(depth=2)
     seen: list[int] = []

@@ -16,7 +16,7 @@ from ...graph import Graph
 from ...planning import FREE, OpCost
 from ...planning.fusion import Fusion, Kind, fuse
 from ..in_place import writable_inputs
-from ..internals import Boxed, mark_boxed
+from ..internals import Boxed, frees_gradients, mark_boxed
 from ..measure import same_device
 from ..nodes import tensors_of
 from ..sizes import Concrete, Number, hint, storage_key
@@ -107,8 +107,8 @@ def compile_pair(
     saved = _with_passed_on(results[num_outputs:], places, dict(enumerate(inputs)))
     given = [*saved, *_inputs(late, mode, number)[len(saved) :]]
     second = lower(late, _alike(given, mode), len(_outputs(late)), backward=True)
-    # What the caller holds all the time must not die: inputs, and what the forward pass returned.
-    held = results[:num_outputs]
+    # What the caller holds all the time must not die: inputs, what the forward pass returned, and gradients that autograd holds on to.
+    held = [*results[:num_outputs], *filter(_held_by_autograd, given[len(saved) :])]
     results.clear()
     saved.clear()
     ran_late = dry_run(second, given, mode, device, profile)
@@ -125,6 +125,11 @@ def compile_pair(
 
     added = (None if ran is None else ran.added, None if ran_late is None else ran_late.added)
     return Pair(Compiled(first, passing_on), Compiled(second), added, more)
+
+
+def _held_by_autograd(gradient: Any) -> bool:
+    """Of what a backward pass is given: autograd holds it to its end, as it does the gradient of the loss."""
+    return isinstance(gradient, torch.Tensor) and (gradient.numel() <= 1 or not frees_gradients())
 
 
 def compile_alone(module: fx.GraphModule, number: Number) -> Compiled:
