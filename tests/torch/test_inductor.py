@@ -250,6 +250,32 @@ def test_what_the_program_takes_too_much_becomes_margin(monkeypatch: pytest.Monk
     assert plan.measured_peak is not None and plan.measured_peak <= budget
 
 
+def test_of_plans_whose_programs_take_too_much_the_least_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the first step says so; each plan is for less than the one before."""
+    model, x = made()
+    limits: list[int] = []
+    budget = 6 << 20
+    peaks = iter(budget + more for more in (3000, 5000, 2000, 4000, 6000))
+
+    class Seen(step_plan.StepPlan):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            limits.append(self.plan.allowance.limit)
+            self.said = next(peaks)
+
+        @property
+        def compiled_peak(self) -> int:
+            return self.said
+
+    monkeypatch.setattr(step_plan, "StepPlan", Seen)
+    probe = checkmate.torch.compile(copy.deepcopy(model), budget, **INNER)
+    probe(x)
+    (plan,) = checkmate.torch.plans(probe)
+    assert len(limits) == 5
+    assert limits == sorted(limits, reverse=True)
+    assert plan.predicted_peak == budget + 2000
+
+
 def test_other_sizes_run_under_the_plan() -> None:
     model, _ = made(depth=2)
     expected = torch.compile(copy.deepcopy(model))

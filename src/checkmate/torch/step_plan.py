@@ -397,18 +397,21 @@ def make_step_plan(
     limit, room = allowance.limit, allowance.total - allowance.margin
     twice = checkpointed(joined, captured) if options.keep_checkpoints else ()
     own: dict[str, Any] = {"device": device, "num_graphs": graphs, "of": options.of}
-    made = None
-    for _ in range(_TRIES):
+    tried: list[StepPlan] = []
+    for number in range(_TRIES):
         plan = make_plan(joined.graph, options, allowance, Plan, others, soon, twice, **own)
         less = _next_limit(joined, plan.schedule, allowance, limit, again, plan)
         if less is None:
-            made = StepPlan(plan, passes, events, joined, captured, script, limit, again)
-            excess = made.compiled_peak - room
+            tried.append(StepPlan(plan, passes, events, joined, captured, script, limit, again))
+            excess = tried[-1].compiled_peak - room
             if excess <= 0:
                 break
-            less = simulate(joined.graph, plan.schedule.steps).peak - excess
+            # What Inductor's programs take beyond their plans differs from plan to plan: if once the excess is not enough, more is taken off.
+            less = simulate(joined.graph, plan.schedule.steps).peak - excess * (number + 1)
         allowance = _with_less(allowance, less)
-    made = made or StepPlan(plan, passes, events, joined, captured, script, limit, again)
+    if not tried:
+        tried.append(StepPlan(plan, passes, events, joined, captured, script, limit, again))
+    made = min(tried, key=lambda one: one.compiled_peak)
     made.plan.rehearsed_peak = made.compiled_peak or None
     made.search_on(options)
     return made
