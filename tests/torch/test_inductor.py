@@ -268,9 +268,9 @@ def test_of_plans_whose_programs_take_too_much_the_least_one_runs(monkeypatch: p
             return self.said
 
     monkeypatch.setattr(step_plan, "StepPlan", Seen)
-    probe = checkmate.torch.compile(copy.deepcopy(model), budget, **INNER)
-    probe(x)
-    (plan,) = checkmate.torch.plans(probe)
+    compiled = checkmate.torch.compile(model, budget, **INNER)
+    compiled(x)
+    (plan,) = checkmate.torch.plans(compiled)
     assert len(limits) == 5
     assert limits == sorted(limits, reverse=True)
     assert plan.predicted_peak == budget + 2000

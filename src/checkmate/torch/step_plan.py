@@ -398,7 +398,7 @@ def make_step_plan(
     twice = checkpointed(joined, captured) if options.keep_checkpoints else ()
     own: dict[str, Any] = {"device": device, "num_graphs": graphs, "of": options.of}
     tried: list[StepPlan] = []
-    for number in range(_TRIES):
+    for _ in range(_TRIES):
         plan = make_plan(joined.graph, options, allowance, Plan, others, soon, twice, **own)
         less = _next_limit(joined, plan.schedule, allowance, limit, again, plan)
         if less is None:
@@ -407,7 +407,7 @@ def make_step_plan(
             if excess <= 0:
                 break
             # What Inductor's programs take beyond their plans differs from plan to plan: if once the excess is not enough, more is taken off.
-            less = simulate(joined.graph, plan.schedule.steps).peak - excess * (number + 1)
+            less = simulate(joined.graph, plan.schedule.steps).peak - excess * len(tried)
         allowance = _with_less(allowance, less)
     if not tried:
         tried.append(StepPlan(plan, passes, events, joined, captured, script, limit, again))
