@@ -26,7 +26,7 @@ from .batch_norm import is_batch_norm, without_statistics
 from .capture import RNG_STATE_BYTES, Captured
 from .in_place import like, out_variant, write_over_saved
 from .internals import forget_version_check, is_tangent
-from .nodes import is_random, tensors_of
+from .nodes import COMPUTATION, is_random, tensors_of
 from .outputs import write
 from .random import draw, draw_again, empty_state
 from .sizes import Bindings, storage_key
@@ -285,6 +285,7 @@ class PartEmitter:
         for value in self.captured.graph.ops[op].outputs:
             self.drop(value)
         copy = self._emit_in_place(op, node) if in_place else self._emit_op(op, node, again, batch_norm)
+        copy.meta[COMPUTATION] = self.runs[op]
         self.current[node] = copy
         for user in node.users:
             if user.target is operator.getitem and not (batch_norm and user in self.captured.sticky):

@@ -51,6 +51,7 @@ class _CompiledHalves(Halves):
 
     captured: Captured = field(kw_only=True)
     emitted: Emitted = field(kw_only=True)
+    apart: bool = field(kw_only=True)
     pairs: dict[Bindings, Pair] = field(kw_only=True)
     ready: dict[Bindings, Halves] = field(kw_only=True, default_factory=dict)
 
@@ -58,18 +59,22 @@ class _CompiledHalves(Halves):
         """Ready to run at these sizes: the kernels are compiled."""
         if sizes not in self.ready:
             if sizes not in self.pairs:
-                self.pairs[sizes] = _compiled(self.captured, self.emitted, sizes)
+                self.pairs[sizes] = _compiled(self.captured, self.emitted, sizes, self.apart)
             pair = self.pairs[sizes]
             run = pair.forward.load(), pair.backward.load()
             self.ready[sizes] = Halves(*run, self.forward_numbers, self.backward_numbers, pair.added, pair.more)
         return self.ready[sizes]
 
 
-def halves_of(captured: Captured, steps: Sequence[Step]) -> Halves:
-    """Emit a schedule of one part: of its ops, or of their groups where they run in groups."""
+def halves_of(captured: Captured, steps: Sequence[Step], apart: bool) -> Halves:
+    """Emit a schedule of one part: of its ops, or of their groups where they run in groups.
+
+    Args:
+        apart: what compiles the passes is not to join these groups.
+    """
     if captured.fusion is not None:
         emitted = emit(captured, captured.fusion.expand(steps), functional=True)
-        pair = _compiled(captured, emitted, captured.bindings)
+        pair = _compiled(captured, emitted, captured.bindings, apart)
         return _CompiledHalves(
             unready,
             unready,
@@ -79,6 +84,7 @@ def halves_of(captured: Captured, steps: Sequence[Step]) -> Halves:
             pair.more,
             captured=captured,
             emitted=emitted,
+            apart=apart,
             pairs={captured.bindings: pair},
         )
     emitted = emit(captured, steps)
@@ -86,10 +92,10 @@ def halves_of(captured: Captured, steps: Sequence[Step]) -> Halves:
     return Halves(boxed(emitted.forward), boxed(emitted.backward), emitted.forward_numbers, emitted.backward_numbers)
 
 
-def _compiled(captured: Captured, emitted: Emitted, sizes: Bindings) -> Pair:
+def _compiled(captured: Captured, emitted: Emitted, sizes: Bindings, apart: bool) -> Pair:
     assert emitted.backward is not None and captured.inner is not None
     count, number = len(captured.outputs), captured.sizes.at(sizes)
-    return compile_pair(emitted.forward, emitted.backward, count, number, captured.device, captured.inner.profile)
+    return compile_pair(emitted.forward, emitted.backward, count, number, captured.device, captured.inner.profile, apart)
 
 
 def unready(arguments: list[Any]) -> Any:

@@ -18,6 +18,9 @@ aten = torch.ops.aten
 #: Operators for several processes. A process that ran one of them again would wait for the others, whose plans need not be the same.
 _COLLECTIVES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "c10d", "_dtensor", "symm_mem", "fsdp")
 
+#: In the metadata of a node: the group that it is planned in, where a compiler joins groups; and which computation of its op it is.
+GROUP, COMPUTATION = "checkmate_group", "checkmate_computation"
+
 
 @dataclass(frozen=True)
 class OpNode:

@@ -33,4 +33,4 @@ def safe_halves(captured: Captured, options: Options, allowance_of: Callable[[Gr
         except InfeasibleBudget as error:
             enough = replace(allowance, total=error.smallest_found)
             plan = make_plan(part.graph, quick, enough, Plan, soon=True, device=captured.device)
-    return halves_of(captured, plan.schedule.steps)
+    return halves_of(captured, plan.schedule.steps, apart=True)

@@ -82,6 +82,7 @@ class StepPlan:
         outdated: it took more than its budget, and is to be made again. captured: the parts at its sizes.
         last_used: number of the last round that began under it, among those of its group.
         limit: bytes that the round may take, as its parts run it.
+        apart: what compiles its passes is not to join what is planned apart.
         again: bytes of gradients that are there when its backward passes run once more; None where they do not.
     """
 
@@ -95,10 +96,12 @@ class StepPlan:
         script: Script,
         limit: int,
         again: int | None,
+        apart: bool = False,
     ):
         self.plan = plan
         self.limit = limit
         self.again = again
+        self.apart = apart
         self.passes = list(passes)
         self.events = list(events)
         self.order = order_of(passes, events)
@@ -117,7 +120,7 @@ class StepPlan:
             self.stages = Stages(joined, captured, run, [one.borrowed for one in passes])
         else:
             schedules = cut(joined, plan.schedule.steps, limit)
-            self.halves = [halves_of(part, steps) for part, steps in zip(captured, schedules, strict=True)]
+            self.halves = [halves_of(part, steps, apart) for part, steps in zip(captured, schedules, strict=True)]
         self._live = self._before(joined, limit)
         self.watch = Watch(plan, self._live)
 
@@ -212,7 +215,8 @@ class StepPlan:
                 self._search, self.plan.final = None, True
         if found is None:
             return None
-        return StepPlan(found, self.passes, self.events, self._joined, self.captured, self._script, self.limit, self.again)
+        own = self.passes, self.events, self._joined, self.captured, self._script, self.limit, self.again, self.apart
+        return StepPlan(found, *own)
 
     def accepts(self, passes: Sequence[Pass], profile: Profiler, script: Script | None = None) -> bool:
         """The schedule keeps to the budget at the sizes of these passes too; they are covered from now on.
@@ -369,6 +373,10 @@ def checkpointed(joined: StepGraph, captured: Sequence[Captured]) -> frozenset[i
     return frozenset(found)
 
 
+def _compiled_peak(plan: StepPlan) -> int:
+    return plan.compiled_peak
+
+
 def make_step_plan(
     passes: Sequence[Pass],
     events: Sequence[Event],
@@ -398,12 +406,18 @@ def make_step_plan(
     twice = checkpointed(joined, captured) if options.keep_checkpoints else ()
     own: dict[str, Any] = {"device": device, "num_graphs": graphs, "of": options.of}
     tried: list[StepPlan] = []
+    apart = False
     for _ in range(_TRIES):
         plan = make_plan(joined.graph, options, allowance, Plan, others, soon, twice, **own)
         less = _next_limit(joined, plan.schedule, allowance, limit, again, plan)
         if less is None:
-            tried.append(StepPlan(plan, passes, events, joined, captured, script, limit, again))
+            tried.append(StepPlan(plan, passes, events, joined, captured, script, limit, again, apart))
             excess = tried[-1].compiled_peak - room
+            if excess > 0 and not apart:
+                apart = True
+                other = StepPlan(plan, passes, events, joined, captured, script, limit, again, apart)
+                tried[-1] = min(tried[-1], other, key=_compiled_peak)
+                excess = tried[-1].compiled_peak - room
             if excess <= 0:
                 break
             # What Inductor's programs take beyond their plans differs from plan to plan: if once the excess is not enough, more is taken off.
@@ -411,7 +425,7 @@ def make_step_plan(
         allowance = _with_less(allowance, less)
     if not tried:
         tried.append(StepPlan(plan, passes, events, joined, captured, script, limit, again))
-    made = min(tried, key=lambda one: one.compiled_peak)
+    made = min(tried, key=_compiled_peak)
     made.plan.rehearsed_peak = made.compiled_peak or None
     made.search_on(options)
     return made

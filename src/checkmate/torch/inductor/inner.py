@@ -18,7 +18,7 @@ from ...planning.fusion import Fusion, Kind, fuse
 from ..in_place import writable_inputs
 from ..internals import Boxed, frees_gradients, mark_boxed
 from ..measure import same_device
-from ..nodes import tensors_of
+from ..nodes import GROUP, tensors_of
 from ..sizes import Concrete, Number, hint, storage_key
 from .dry_run import Profiler, dry_run
 from .internals import Lowered, leave_layouts_to_inductor, lower, sized_mode
@@ -41,8 +41,12 @@ class Inductor:
         return {**dict.fromkeys(nodes, FREE), **self.profile(calls, number)}
 
     def fused(self, graph: Graph, nodes: Sequence[fx.Node | None], needed: Collection[int], number: Number) -> Fusion:
-        """The graph of the groups that run as one kernel each; see `kinds.fused`."""
-        return fused(graph, nodes, needed, number)
+        """The graph of the groups that run as one kernel each; see `kinds.fused`. Nodes are told their groups."""
+        found = fused(graph, nodes, needed, number)
+        for node, group in zip(nodes, found.group_of, strict=True):
+            if node is not None:
+                node.meta[GROUP] = group
+        return found
 
     def groups(self, graph: Graph, nodes: Sequence[fx.Node | None], needed: Collection[int]) -> Fusion:
         """The same without costs."""
@@ -86,7 +90,13 @@ class Pair:
 
 
 def compile_pair(
-    forward: fx.GraphModule, backward: fx.GraphModule, num_outputs: int, number: Number, device: torch.device, profile: Profiler
+    forward: fx.GraphModule,
+    backward: fx.GraphModule,
+    num_outputs: int,
+    number: Number,
+    device: torch.device,
+    profile: Profiler,
+    apart: bool,
 ) -> Pair:
     """Have Inductor write programs for both passes, and see what they take.
 
@@ -94,19 +104,19 @@ def compile_pair(
         forward: inputs -> outputs, then what the backward pass needs. backward: that, then gradients of outputs -> gradients. Numbers
             are the last inputs of each. num_outputs: of the forward pass.
         number: what symbolic sizes are.
-        device: whose bytes count. profile: measures calls of libraries.
+        device: whose bytes count. profile: measures calls of libraries. apart: see `lower`.
     """
     mode = sized_mode()
     early, places = _without_passed_on(forward, num_outputs)
     leave_layouts_to_inductor(early)
     inputs = _inputs(early, mode, number)
-    first = lower(early, _alike(inputs, mode), num_outputs)
+    first = lower(early, _alike(inputs, mode), num_outputs, apart=apart)
     ran = dry_run(first, list(inputs), mode, device, profile)
     results = _outputs_like(early, first, mode, number) if ran is None else ran.outputs
     late = _copied(backward)
     saved = _with_passed_on(results[num_outputs:], places, dict(enumerate(inputs)))
     given = [*saved, *_inputs(late, mode, number)[len(saved) :]]
-    second = lower(late, _alike(given, mode), len(_outputs(late)), backward=True)
+    second = lower(late, _alike(given, mode), len(_outputs(late)), backward=True, apart=apart)
     # What the caller holds all the time must not die: inputs, what the forward pass returned, and gradients that autograd holds on to.
     held = [*results[:num_outputs], *filter(_held_by_autograd, given[len(saved) :])]
     results.clear()

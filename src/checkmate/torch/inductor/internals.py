@@ -5,10 +5,11 @@ Importing Inductor takes seconds: nothing here does before it is needed.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -20,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..internals import Boxed, compiling, mark_boxed
-from ..nodes import tensors_of
+from ..nodes import COMPUTATION, GROUP, tensors_of
 from ..sizes import storage_key
 
 
@@ -170,7 +171,13 @@ def sized_mode() -> FakeTensorMode:
 
 
 def lower(
-    module: fx.GraphModule, inputs: Sequence[Any], visible: int, *, backward: bool = False, inference: bool = False
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    visible: int,
+    *,
+    backward: bool = False,
+    inference: bool = False,
+    apart: bool = False,
 ) -> Lowered:
     """Have Inductor write a program for a graph.
 
@@ -178,6 +185,7 @@ def lower(
         module: it is changed. inputs: fake tensors of one mode, and numbers.
         visible: so many of its outputs, the first ones, keep the strides that the graph says; the others may have any.
         backward, inference: which pass it is.
+        apart: groups that are planned apart do not run as one kernel, which needs the memory of all of them at a time.
     """
     from torch._inductor import compile_fx
     from torch._inductor import config as inductor_config
@@ -191,13 +199,18 @@ def lower(
     mode = detect_fake_mode([x for x in inputs if isinstance(x, torch.Tensor)]) or sized_mode()
     # Programs are kept on disk by their graphs, which do not say how many outputs are visible.
     compiler: Any = torch.compiler.config
+    tag = f"{compiler.cache_key_tag} {visible}"
+    if apart:  # nor which groups there are
+        groups = str([_group(node) for node in module.graph.nodes])
+        tag += hashlib.sha256(groups.encode()).hexdigest()
     # What is fixed in memory matters to CUDA graphs alone, which plans do not use.
     with (
         compiling(),
         V.set_fake_mode(mode),
         tracing(TracingContext(mode)),
         inductor_config.patch(fx_graph_remote_cache=False, freezing=False, cpp_wrapper=False),
-        compiler.patch(cache_key_tag=f"{compiler.cache_key_tag} {visible}"),
+        compiler.patch(cache_key_tag=tag),
+        _groups_apart() if apart else nullcontext(),
         _not_loaded(),
     ):
         compiled = compile_fx.compile_fx_inner(
@@ -208,6 +221,42 @@ def lower(
             is_inference=inference,
         )
     return Lowered(compiled)
+
+
+@contextmanager
+def _groups_apart() -> Iterator[None]:
+    """No kernel computes what is planned as several groups, and kernels run in the order of the graph."""
+    from torch._inductor import config as inductor_config
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.codegen.cpp import CppScheduling
+    from torch._inductor.virtualized import V
+
+    class Apart(InductorChoices):
+        @staticmethod
+        def can_fuse(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
+            first, second = _made_in(node1), _made_in(node2)
+            if first and second and first.isdisjoint(second):
+                return False
+            return bool(InductorChoices.can_fuse(scheduler, node1, node2, shared_data_score))
+
+    with (
+        V.set_choices_handler(Apart()),
+        inductor_config.patch(reorder_for_locality=False, reorder_for_peak_memory=False),
+        # Kernels for CPUs that were not fused are one function all the same, up to the next call of a library, unless it is said to be complete.
+        patch.object(CppScheduling, "ready_to_flush", lambda self: True),
+    ):
+        yield
+
+
+def _made_in(kernel: Any) -> set[tuple[int, int]]:
+    """The groups of what a kernel makes: those of ops that it computes on the way have lower numbers."""
+    known = [[group for one in part.node.origins if (group := _group(one)) is not None] for part in kernel.get_nodes()]
+    return {max(groups) for groups in known if groups}
+
+
+def _group(node: fx.Node) -> tuple[int, int] | None:
+    """The number of a node's group, and which computation of that it belongs to."""
+    return (node.meta[GROUP], node.meta[COMPUTATION]) if GROUP in node.meta and COMPUTATION in node.meta else None
 
 
 @contextmanager
