@@ -151,6 +151,28 @@ def test_bfloat16_autocast(name: str) -> None:
     assert recomputes(planned)
 
 
+@pytest.mark.parametrize(("options", "told"), [({"foreach": True}, 1), ({"foreach": False}, 0)])
+def test_an_optimizer_that_takes_more_than_the_budget(options: dict[str, bool], told: int) -> None:
+    """There are hardly any activations: the peak is that of updating the parameters."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(8)])
+    optimizer = torch.optim.Adam(model.parameters(), **options)
+    parameters = sum(parameter.nbytes for parameter in model.parameters())
+    budget = int(4.75 * parameters)  # with gradients and two moments 4; all at a time 5, each layer by itself 4.25
+    planned = checkmate.torch.compile(model, budget, time_limit=1)
+    x = torch.randn(16, 256)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            optimizer.zero_grad()
+            planned(x).square().mean().backward()
+            with checkmate.torch.measure("cpu") as peak:
+                optimizer.step()
+    messages = [str(one.message) for one in seen if isinstance(one.message, BudgetWarning)]
+    assert [message.startswith("optimizer.step() takes") for message in messages] == [True] * told
+    assert (4 * parameters + peak.peak - peak.base > budget) == bool(told)
+
+
 def test_frozen_parameters() -> None:
     which, plain, planned = both("residual")
     for model in (plain, planned):

@@ -31,12 +31,14 @@ from .rounds import Order, Round, Run
 from .script_memory import NOTHING, Script, ScriptMemory
 from .sizes import Bindings
 from .step_plan import Pass, StepPlan, order_of, own_storages, passes_of
-from .watch import no_room, report_excess, warn
+from .watch import beyond_plans, no_room, report_excess, warn
 
 #: An order is planned anew so many times because training holds more than before; then the last plan stays.
 _GROWTHS = 8
 #: So many plans are kept, and so many safe ones; of more, those go that ran longest ago. They are made again if they are needed.
 _KEPT = 64
+#: Steps of optimizers whose peaks are worked out: several may take turns. It takes a copy of the optimizer, once, and milliseconds.
+_OPTIMIZER_STEPS = 8
 #: What the script takes between passes is recorded in so many rounds at most: it takes time.
 _RECORDED = 32
 
@@ -74,6 +76,8 @@ class Group:
         self._unlent: set[Order] = set()  # what parts returned is not computed again
         self._recorded = 0
         self._rounds = 0  # that began under a plan
+        self._optimizer_steps = 0  # that were looked at
+        self.held.on_step(self._optimizer_stepped)
 
     @property
     def options(self) -> Options:
@@ -384,6 +388,16 @@ class Group:
             oldest.search_no_more()
         self._impossible = None
         return made
+
+    def _optimizer_stepped(self) -> None:
+        """An optimizer has made a step: the first ones say whether its work, which no plan has a part in, fits the budget."""
+        if not self.plans or self._optimizer_steps == _OPTIMIZER_STEPS:
+            return
+        self._optimizer_steps += 1
+        plan = self.plans[-1].plan
+        peak = self.held.now(plan.device) + self.held.step_peak(plan.device)
+        if peak > plan.budget:
+            self._tell("optimizer", beyond_plans(plan, peak))
 
     def _counted(self, round: Round[StepPlan]) -> set[int]:
         """Identities of the storages that are known in this round."""

@@ -132,6 +132,15 @@ def no_room(plan: Plan, peak: int) -> str:
     )
 
 
+def beyond_plans(plan: Plan, peak: int) -> str:
+    """Words for an optimizer's step that takes more than the budget."""
+    return (
+        f"optimizer.step() takes {format_bytes(peak)} ({peak} bytes) with parameters, gradients and its state, "
+        f"{format_bytes(peak - plan.budget)} above the budget of {format_bytes(plan.budget)} ({plan.budget} bytes), and no plan changes "
+        "that: make the optimizer with fused=True or foreach=False, which take less at a time, or one that keeps less"
+    )
+
+
 def _advice(plan: Plan) -> str:
     """What makes the allocator reserve less for the same tensors."""
     if plan.of != "reserved":
