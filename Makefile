@@ -5,6 +5,8 @@ OUT ?= gpu
 MINUTES ?= 7
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+BUILT := $(VENV)/built
+KERNELS := $(shell find src -name '*.pyx' -or -name '*.pxd')
 DOCS := .docs
 TF_TUTORIAL := tests/test_tutorials.py::test_tutorial_runs[quickstart_tensorflow]
 
@@ -12,7 +14,7 @@ TORCH ?= 2.13.0
 
 .PHONY: demo test test-tf2 test-scripts test-torch test-ecosystem check dist docs docs-links gpu clean
 
-demo: $(STAMP)
+demo: $(BUILT)
 	$(BIN)/checkmate demo --output demo-output
 
 # Each framework in processes of its own: together they change each other's threads and memory. So do tests of TensorFlow: those with
@@ -23,10 +25,10 @@ test: check
 		--numprocesses logical --maxprocesses 8 --dist worksteal
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-tf2 test-scripts
 
-test-tf2: $(STAMP)
+test-tf2: $(BUILT)
 	$(BIN)/python -m pytest tests/tf2 --ignore=tests/tf2/test_training.py
 
-test-scripts: $(STAMP)
+test-scripts: $(BUILT)
 	$(BIN)/python -m pytest tests/tf2/test_training.py
 	$(BIN)/python -m pytest "$(TF_TUTORIAL)" tests/benchmarks
 
@@ -35,7 +37,7 @@ test-scripts: $(STAMP)
 test-torch: .venv-torch-$(TORCH)/installed
 	$(<D)/bin/python -m pytest tests/torch
 
-.venv-torch-%/installed: pyproject.toml constraints.txt
+.venv-torch-%/installed: pyproject.toml constraints.txt setup.py $(KERNELS)
 	$(PYTHON) -m venv --clear $(@D)
 	grep --extended-regexp --invert-match '^(torch|setuptools)==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --constraint $(@D)/constraints.txt --editable '.[torch,test]' torch==$*
@@ -46,20 +48,20 @@ test-torch: .venv-torch-$(TORCH)/installed
 test-ecosystem: .venv-ecosystem/installed
 	$(<D)/bin/python -m pytest tests/ecosystem "tests/test_tutorials.py::test_tutorial_runs[finetune_hugging_face]"
 
-.venv-ecosystem/installed: pyproject.toml constraints.txt
+.venv-ecosystem/installed: pyproject.toml constraints.txt setup.py $(KERNELS)
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[torch,ecosystem,test]'
 	$(@D)/bin/python -c 'import torchvision' 2> /dev/null || $(@D)/bin/python -m pip uninstall --quiet --yes torchvision
 	touch $@
 
-check: $(STAMP)
+check: $(BUILT)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 # A wheel and an archive, checked; the archive's own tests, run in it, with its own code; and the wheel used in an empty environment.
-dist: $(STAMP)
+dist: $(BUILT)
 	rm -rf dist .archive
 	$(PYTHON) -m venv --clear .release
 	.release/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt build twine check-wheel-contents
@@ -81,7 +83,7 @@ docs: $(DOCS)/installed
 docs-links: $(DOCS)/installed
 	$(DOCS)/bin/python -m sphinx --builder linkcheck docs docs/_build/links
 
-$(DOCS)/installed: pyproject.toml constraints.txt
+$(DOCS)/installed: pyproject.toml constraints.txt setup.py $(KERNELS)
 	$(PYTHON) -m venv --clear $(DOCS)
 	$(DOCS)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
@@ -90,13 +92,20 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[torch,tf-cpu,plot,cbc,dev]'
-	$(BIN)/python -m checkmate.solvers.compile_kernels
 	touch $@
 
-# On a machine with a GPU, with the packages that are there; WHEELS is a folder with those that are not. It needs no network.
+# The kernels, again where one has changed; `pip install` has built them, but does not know of that.
+$(BUILT): $(STAMP) setup.py $(KERNELS)
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	touch $@
+
+# On a machine with a GPU, with the packages that are there; WHEELS is a folder with those that are not. It needs no network;
+# kernels that did not come along (src/**/*.so) are built there, with Cython and a C compiler.
 gpu:
 	test -z "$(WHEELS)" || $(PYTHON) -m pip install --no-index --no-deps --target .gpu $(WHEELS)/*.whl
+	PYTHONPATH=src:.gpu $(PYTHON) -c 'import checkmate.solvers.representation' || PYTHONPATH=.gpu $(PYTHON) setup.py --quiet build_ext --inplace
 	PYTHONPATH=src:.gpu $(PYTHON) benchmarks/gpu.py --output $(OUT) --minutes $(MINUTES)
 
 clean:
-	rm -rf $(VENV) .venv-* $(DOCS) docs/_build docs/tutorials .gpu .release .archive dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build src/*.egg-info $(VENV) .venv-* $(DOCS) docs/_build docs/tutorials .gpu .release .archive dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src -name '*.so' -delete

@@ -379,9 +379,6 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="checkmate-fuzz-") as name:
         material = Path(name) / "material"
         materials(material)
-        if options.interrupts:  # kernels are compiled once for each installation, which takes longer than what is tried here
-            words = ["solve", str(material / "long.json"), "--budget=16%", "--gap=0", "--time-limit=5", "--quiet"]
-            subprocess.run([sys.executable, "-m", "checkmate", *words], check=True)
         for done, outcome in enumerate(outcomes(options, material), 1):
             counts.update(outcome.counts)
             if done % 100 == 0:

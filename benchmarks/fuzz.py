@@ -147,7 +147,6 @@ def searched(
         most = limit + GRACE + (15.0 if schedule is None else 0.0)
         if worked <= most and seconds <= most + BUSY:
             break
-        # Once may be kernels that were not compiled yet.
         require(turn == "at first", f"took {seconds:.2f} s of {limit} s, twice")
         counts["late once"] += 1
     counts["searches"] += 1
@@ -303,7 +302,7 @@ def check(task: tuple[str, int], share: float, limit: float, in_place: bool) -> 
 
 
 def start_worker() -> None:
-    """Ctrl-C is for the parent; compiled kernels are loaded before a clock runs."""
+    """Ctrl-C is for the parent; what searches load is loaded before a clock runs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warm_up()
 

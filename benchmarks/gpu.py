@@ -86,7 +86,7 @@ class Run:
 
     Attributes:
         found: what is known; what is added to while others may write it down is added with the lock.
-        began, until: on the monotonic clock. kernels: becomes done when ours can search. locks: of ways that are made side by side.
+        began, until: on the monotonic clock. locks: of ways that are made side by side.
     """
 
     def __init__(self, options: argparse.Namespace, scratch: Path):
@@ -100,9 +100,6 @@ class Run:
         self.cuda = options.device == "cuda"
         self.settings = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "4"} if self.cuda else dict(KEPT)
         self.settings["CHECKMATE_CACHE_DIR"] = str(scratch / "cache")
-        self.kernels: Future[int] = self.pool.submit(
-            self.script, ["-m", "checkmate.solvers.compile_kernels"], self.after(0.3), "kernels.log"
-        )
         self.lock = threading.Lock()
         self.locks = [str(scratch / f"lock{number}") for number in range(AT_ONCE)]
 
@@ -228,7 +225,6 @@ class Trainings:
         peak = plain.get("peak")
         jobs: list[Future[Any]] = list(peers.values())
         if peak is not None:
-            self.run.kernels.result()
             self.ours[LEADER].make(until, peak)
             jobs += [
                 submit(self._share, name, int(share * peak), until) for name, share in SHARES[self.run.options.scale].items()
@@ -321,7 +317,6 @@ def largest(run: Run, until: float) -> None:
     asked["multiple_of"] = LARGEST_MULTIPLE_OF[run.options.scale]
     asked["time_limit"] = LARGEST_TIME_LIMIT[run.options.scale]
     try:
-        run.kernels.result()
         jobs = {name: run.pool.submit(way.ask, until, **asked) for name, way in ways.items()}
         run.found["largest"] = {network: {"budget": budget, **{name: job.result() for name, job in jobs.items()}}}
     finally:
@@ -339,7 +334,6 @@ def full(run: Run, until: float) -> None:
     plain, other, beside, fixed = ways.values()
     run.found["full"] = {"network": network, "ways": {name: way.said for name, way in ways.items()}}
     try:
-        run.kernels.result()
         # It searches meanwhile; with one lock, its steps wait for those of the others, which leave only their parameters.
         job = run.pool.submit(fixed.make, made, budget)
         for way in (plain, other):

@@ -8,7 +8,6 @@ Keras build the step, and TensorFlow rewrites it), profile (ops are timed), solv
 waited (from the beginning of training to the end of the first step), step (the one after, in which one more plan may be tried out), and
 beyond (waited, less the trace and the second process's step). A budget that cannot be met is tried first, as people do (`refused` is what
 that takes), and then the one that the error names, with a new model in the same process; the second process asks for that one at once.
-The kernels of the search are compiled beforehand, as that happens once on a machine.
 
 Where the second process takes more than it should, plain training is there to compare with: TensorFlow compiles some ops when they run
 first in a process, grouped convolutions for one, and plain training waits for that, too. `more` is what the second process waits beyond
@@ -24,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -165,7 +163,6 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("keras_first_step.json"))
     options = parser.parse_args()
     prepared_imports()
-    subprocess.run([sys.executable, "-m", "checkmate.solvers.compile_kernels"], check=True, stdout=subprocess.DEVNULL)
     had = json.loads(options.output.read_text("utf-8"))["rows"] if options.resume and options.output.exists() else []
     done = {(row["model"], row["feature"]): row for row in had}
     print(f"{'row':26}" + "  ".join("".join(f"{column:>8}" for column in COLUMNS) for _ in range(2)), flush=True)

@@ -130,7 +130,7 @@ def answer(cell: Cell) -> dict[str, Any]:
         return row | _largest_batch(cell, graph)
     budget = budget_in_bytes(graph, cell.budget)
     settings = Namespace(time_limit=cell.seconds, gap=cell.gap, seed=cell.seed)
-    if cell.section == "times":  # the first search of a process loads the compiled kernels
+    if cell.section == "times":  # the first search of a process loads the solvers
         solver.search(solver_scale.graph_of("residual", 45), 2**40, "auto", "given", settings)
     found = solver.search(graph, budget, cell.method, cell.order, settings)
     took = found.pop("seconds")

@@ -125,7 +125,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("profile.json"), help="JSON file (default: profile.json)")
     options = parser.parse_args()
     for warm in (networks.transformer(12), networks.transformer(118)):
-        solvers.solve(warm, "60%", gap=0.0, time_limit=4.0)  # compiles, or loads from the cache
+        solvers.solve(warm, "60%", gap=0.0, time_limit=4.0)  # loads what searches load
     clock, rows = Clock(), []
     clock.install()
     for layers in options.layers:

@@ -1,6 +1,6 @@
 """Time, memory and proven gap of the default method against the number of ops: transformers and residual conv nets, any depth.
 
-Every search runs in a process of its own, so that its peak memory is its own; small searches before it load the compiled kernels.
+Every search runs in a process of its own, so that its peak memory is its own; small searches before it load what searches load.
 
     python benchmarks/solver_scale.py [--families transformer residual] [--ops 100 ... 20000] [--budgets 70% 50% 30%]
         [--time-limit 120] [--gap 0.001] [--seed 0] [--output scale.json] [--plot scale.png]

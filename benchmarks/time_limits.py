@@ -1,7 +1,7 @@
 """How far searches run beyond their time limit, on graphs that are hard on clocks: dense ones and long ones.
 
 Every search has a budget that cannot be met without recomputation; each runs in a process of its own, after small searches that load
-the compiled kernels. Seconds beyond the limit are those of the whole call, the check of the schedule included.
+what searches load. Seconds beyond the limit are those of the whole call, the check of the schedule included.
 
     python benchmarks/time_limits.py [--graphs dense-1000 ... ] [--methods auto ...] [--limits 2 5 10] [--budgets 60% 1.3x]
         [--others] [--profile] [--output time_limits.json]
@@ -77,7 +77,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
 
 
 def warm_up() -> None:
-    """Load the compiled kernels, or compile them."""
+    """Load what searches load."""
     for graph, text in ((dense(60, 300), "70%"), (networks.transformer(4), "80%"), (networks.transformer(120), "60%")):
         for method in ("auto", "greedy", "chen-sqrt"):
             with suppress(checkmate.InfeasibleBudget):

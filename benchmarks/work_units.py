@@ -128,7 +128,7 @@ def nested_cells(graph: Graph) -> float:
 
 
 def cases(seed: int) -> Iterator[Case]:
-    """Small ones first: the first of a kind compiles, and is not shown."""
+    """Small ones first: the first of a kind loads what it needs, and is not shown."""
     unet, mobile, deep, large = networks.unet(), networks.mobilenet(), networks.transformer(12), networks.transformer(40)
     small = Graph.from_arrays(
         [1.0] * 40,

@@ -28,7 +28,7 @@ def test_constraints_pin_every_version() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9a-z.]*", line) for line in lines)
     names = {line.split("==")[0].lower() for line in lines}
-    assert {"numpy", "scipy", "highspy", "numba", "torch", "matplotlib", "pytest", "hypothesis", "ruff", "mypy"} <= names
+    assert {"numpy", "highspy", "cython", "torch", "matplotlib", "pytest", "hypothesis", "ruff", "mypy"} <= names
     assert {"sphinx", "furo", "myst-nb", "sphinx-copybutton"} <= names
 
 

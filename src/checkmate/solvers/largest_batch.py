@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,7 +12,6 @@ from ..graph import Graph
 from ..schedule import Schedule
 from ..units import Budget, format_bytes, parse_bytes
 from .interface.running_search import Search, check_seed
-from .representation.compile_clock import search_clock
 from .smallest_budget import least_peak_found
 
 #: Shares of the time limit that a single batch size may take.
@@ -31,7 +31,7 @@ class MaxBatch:
         upper_bound: proven: no larger batch fits.
         schedule: of the batch-1 graph, if that was given: at `batch` its peak is fixed memory + batch * (peak - fixed memory). Of the
             graph at `batch`, if a function was given.
-        seconds: time of the search, without what kernels took to compile.
+        seconds: time of the search.
     """
 
     batch: int
@@ -71,7 +71,7 @@ def max_batch_size(
     if not time_limit >= 0:
         raise BudgetError(f"time_limit must be a number >= 0, not {time_limit!r}")
     check_seed(seed)
-    clock = _Clock(search_clock(), time_limit)
+    clock = _Clock(time.perf_counter(), time_limit)
     if isinstance(graph, Graph):
         return _scaled(graph, parse_bytes(budget, percent_of=graph.no_recompute_peak), max_overhead, clock, seed, progress)
     return _traced(graph, parse_bytes(budget), max_overhead, clock, seed, progress)
@@ -84,7 +84,7 @@ class _Clock:
 
     @property
     def passed(self) -> float:
-        return search_clock() - self.started
+        return time.perf_counter() - self.started
 
     @property
     def left(self) -> float:
@@ -96,7 +96,7 @@ class _Clock:
 
 def _searched(graph: Graph, room: int, max_overhead: float, clock: _Clock, seed: int) -> tuple[Search, bool]:
     """A search for a schedule at an acceptable cost, and whether it found one."""
-    from .default.auto import auto  # solver and compiled kernels: not at import time
+    from .default.auto import auto  # the solver: not at import time
 
     target = max_overhead * graph.ideal_cost
     search = Search(graph, room, time_limit=clock.of_a_probe(), gap=0.0, seed=seed, target_cost=target)

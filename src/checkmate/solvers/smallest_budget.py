@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -11,7 +12,6 @@ from ..errors import Contradiction
 from ..graph import Graph
 from ..schedule import Schedule, simulate, steps_from_sequence
 from .interface.work_limits import Limits, Work, eviction, exact_search, sets_of_values
-from .representation.compile_clock import search_clock
 
 if TYPE_CHECKING:
     from .representation.decoding import Evaluation
@@ -77,13 +77,15 @@ def least_peak_found(
         order: of first computations, as in `solve`. enough: bytes; a schedule of this peak will do, and is sought first.
         tolerance: relative precision where the search is not exact.
         units: of work that it takes at most, about; the same work finds the same schedule.
-        seconds: return what is found by about then, not counting what kernels take to compile the first time.
+        seconds: return what is found by about then.
 
     Raises:
         Contradiction: a schedule was found below the proven minimum.
     """
-    began = search_clock()
-    limits = Limits(Work(units), lambda: search_clock() - began > seconds, lambda: max(0.0, began + seconds - search_clock()))
+    began = time.perf_counter()
+    limits = Limits(
+        Work(units), lambda: time.perf_counter() - began > seconds, lambda: max(0.0, began + seconds - time.perf_counter())
+    )
     best, proven = _least_peak_found(graph, order, enough, tolerance, limits)
     trace = simulate(graph, steps_from_sequence(graph, best.sequence))
     if trace.peak != best.peak or best.peak < proven:
@@ -96,7 +98,7 @@ def least_peak_found(
 
 def _least_peak_found(graph: Graph, order: str, enough: int, tolerance: float, limits: Limits) -> tuple[Evaluation, int]:
     from .bounds.peak_bound import least_peak_bound
-    from .default.auto import auto  # solver and compiled kernels: not at import time
+    from .default.auto import auto  # the solver: not at import time
     from .default.warm_start import begin_with
     from .exact.best_first_search import ALL, FIRST, least_peak
     from .heuristics.greedy_eviction import SETTINGS, Greedy

@@ -14,7 +14,6 @@ from ..verification import in_order, verify
 from .default.warm_start import begin_with, sequence_of
 from .interface.running_search import Progress, Search, check_seed
 from .registry import methods, run
-from .representation.compile_clock import NOTE, search_clock
 from .smallest_budget import UNITS, least_peak_found, schedule_of
 
 if TYPE_CHECKING:
@@ -45,9 +44,8 @@ def solve(
         order: "given": the first computations come in the graph's order, and the bound holds for that order. "any": ops may
             change places; dependencies are kept, ops of phase "forward" and "loss" first run before those of phase "backward"
             (where they stand before all of them in the graph), and the bound holds for all such orders.
-        time_limit: seconds after which the best schedule so far is returned, without those that kernels take to compile, the first
-            time on a machine. If there is none by then, as many again, at most 15, go into the schedule of least peak: it is
-            returned where it fits, and else the message names its peak.
+        time_limit: seconds after which the best schedule so far is returned. If there is none by then, as many again, at most
+            15, go into the schedule of least peak: it is returned where it fits, and else the message names its peak.
         gap: stop once the cost is proven within this fraction of the optimum; 0 means to the end.
         seed: same input, same seed, same schedule, in any process and however busy the machine, unless the time limit ends the
             search.
@@ -78,7 +76,7 @@ def solve(
     if limit < graph.min_working_set:
         search.prove_infeasible("what one op needs while it runs", order)
         raise _infeasible(search, *_least_peak_found(search))
-    with search.catching_interrupts(), search_clock.telling(lambda: search.report(NOTE)):
+    with search.catching_interrupts():
         if method == "auto" and graph.no_recompute_peak <= limit:
             search.offer(range(graph.num_ops), graph.ideal_cost, "no recomputation")
         elif begin is not None:
@@ -98,13 +96,13 @@ def first_schedule(graph: Graph, budget: int, order: str, gap: float, seed: int,
     """A fair schedule soon; None if none was found, which proves nothing.
 
     Args:
-        budget: bytes. order, gap, seed: as in `solve`. time_limit: seconds, without those that kernels take to compile.
+        budget: bytes. order, gap, seed: as in `solve`. time_limit: seconds.
     """
     search = Search(graph, budget, order, time_limit, gap, seed)
     if graph.no_recompute_peak <= budget:
         search.offer(range(graph.num_ops), graph.ideal_cost, "no recomputation")
     elif budget >= graph.min_working_set:
-        from .default.first_schedule import first_schedule as find  # compiled kernels: not at import time
+        from .default.first_schedule import first_schedule as find  # not at import time
 
         with search.catching_interrupts():
             find(search)

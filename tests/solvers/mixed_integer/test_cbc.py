@@ -84,9 +84,9 @@ def test_every_number_is_read_as_it_was(tmp_path: Path) -> None:
             (np.ones(program.num_variables), read.col_upper_),
             (arrays.row_lower, read.row_lower_),
             (arrays.row_upper, read.row_upper_),
-            (arrays.matrix.indptr, matrix.start_),
-            (arrays.matrix.indices, matrix.index_),
-            (arrays.matrix.data, matrix.value_),
+            (arrays.matrix.pointers, matrix.start_),
+            (arrays.matrix.rows, matrix.index_),
+            (arrays.matrix.entries, matrix.value_),
         ):
             assert np.array_equal(ours, theirs)
         integer = [kind == highspy.HighsVarType.kInteger for kind in read.integrality_] or [False] * program.num_variables
@@ -118,7 +118,7 @@ def test_answers(folders: Path) -> None:
     arrays = program.arrays()
     assert answer.optimal and answer.x is not None and answer.objective - 1e-5 < answer.bound < answer.objective
     assert answer.objective == pytest.approx(float(arrays.cost @ answer.x))
-    assert np.all(arrays.matrix @ answer.x <= arrays.row_upper + 1e-8)
+    assert np.all(arrays.matrix.times(answer.x) <= arrays.row_upper + 1e-8)
     program.at_least(100.0, [(np.array([0]), 1.0)])
     assert solve(program) == Answer(None, np.inf, np.inf, True, False)
     assert emptied(folders)

@@ -37,7 +37,7 @@ def exactly(numbers: np.ndarray) -> list[Fraction]:
 
 def exact_dual_bound(arrays: ProgramArrays, dual: np.ndarray) -> Fraction:
     """Weak duality, without rounding."""
-    matrix = arrays.matrix.toarray()
+    matrix = arrays.matrix.dense()
     total, reduced = Fraction(), exactly(arrays.cost)
     for row, multiplier in enumerate(dual.tolist()):
         side = arrays.row_lower[row] if multiplier > 0 else arrays.row_upper[row]
@@ -51,7 +51,7 @@ def exact_dual_bound(arrays: ProgramArrays, dual: np.ndarray) -> Fraction:
 
 def exact_optimum(arrays: ProgramArrays) -> Fraction | None:
     """Of a program of binary variables, by trying all of their values."""
-    matrix, cost = arrays.matrix.toarray(), exactly(arrays.cost)
+    matrix, cost = arrays.matrix.dense(), exactly(arrays.cost)
     rows = [[Fraction(entry) for entry in row] for row in matrix.tolist()]
     best = None
     for x in itertools.product((0, 1), repeat=len(cost)):
@@ -71,7 +71,9 @@ def test_weak_duality_is_never_above_what_it_is_without_rounding(seed: int) -> N
     dual = np.array([rng.gauss(0, 1) * 10 ** rng.uniform(-6, 4) for _ in arrays.row_lower])
     exact, bound = exact_dual_bound(arrays, dual), dual_bound(arrays, dual)
     assert bound <= exact
-    assert float(exact) - bound <= 1e-12 * (np.abs(arrays.cost).sum() + np.abs(arrays.matrix.T @ dual).sum() + np.abs(dual).sum())
+    assert float(exact) - bound <= 1e-12 * (
+        np.abs(arrays.cost).sum() + np.abs(arrays.matrix.times_from_left(dual)).sum() + np.abs(dual).sum()
+    )
 
 
 def test_the_linear_relaxation_proves_nearly_its_optimum() -> None:

@@ -49,10 +49,10 @@ def test_how_large_a_program_is_is_known_before_it_is_made() -> None:
             budget = int(share * (graph.no_recompute_peak - graph.fixed_memory))
             program = Formulation(Problem(graph), budget, integral=False).program
             arrays = program.arrays()
-            assert program.num_variables == len(arrays.cost) == arrays.matrix.shape[1]
-            assert arrays.matrix.nnz <= program.num_nonzeros
-            if arrays.matrix.nnz > 10_000:
-                assert program.num_nonzeros <= 1.1 * arrays.matrix.nnz
+            assert program.num_variables == len(arrays.cost) == arrays.matrix.num_columns
+            assert arrays.matrix.num_entries <= program.num_nonzeros
+            if arrays.matrix.num_entries > 10_000:
+                assert program.num_nonzeros <= 1.1 * arrays.matrix.num_entries
                 made += 1
     assert made >= 5
 

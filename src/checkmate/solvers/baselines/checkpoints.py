@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from ...graph import Graph
 from ..representation.retention import Retention
+from .articulation_points import articulation_points
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,13 @@ class Forward:
 
         Ops that no edge touches are left out.
         """
-        import networkx  # slow to import, and most methods do without
-
-        if not self.num_ops:
+        n = self.num_ops
+        if not n:
             return []
-        graph: networkx.Graph[Any] = networkx.Graph()
-        for user in range(self.num_ops):
-            graph.add_edges_from((self.graph.producer[value], user) for value in self.graph.ops[user].inputs)
-        touched: set[int] = set(graph)
+        edges = [(self.graph.producer[value], user) for user in range(n) for value in self.graph.ops[user].inputs]
+        touched = {op for edge in edges for op in edge}
         last = max(touched, default=0)
-        graph.add_edges_from([("input", 0), (last, "output")])
-        return sorted(touched & set(networkx.articulation_points(graph))) or [last]
+        return sorted(touched & articulation_points([*edges, (n, 0), (last, n + 1)], n + 2)) or [last]
 
     def checkpointed(self, checkpoints: Iterable[int]) -> Retention:
         """What is retained with these ops (ascending) as checkpoints."""

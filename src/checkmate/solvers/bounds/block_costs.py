@@ -16,13 +16,12 @@ from ...float_rounding import UNIT
 from ..mixed_integer.dispatch import minimise
 from ..mixed_integer.program import Program
 from ..representation.graph_arrays import Bools, Floats, Ints
+from .nested_bound_kernels import LARGE, MORE, NONE, SMALL
 
 #: For the program of one block, which never needs it.
 _SECONDS = 5.0
 #: Units of the objective per cost of the block, as HiGHS likes them. An entry passes through two products and two quotients.
 _SCALE, _PRODUCTS = 1000.0, 1.0 - 8 * UNIT
-#: What a block may hold of its big values: none, a single one that is not large or that is, or more.
-NONE, SMALL, LARGE, MORE = range(4)
 #: Cost of what cannot be, as a multiple of the cost of all blocks: infinity minus itself is no number.
 _MOST = 1000.0
 

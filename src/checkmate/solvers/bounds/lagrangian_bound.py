@@ -24,9 +24,10 @@ from itertools import pairwise
 import numpy as np
 
 from ...float_rounding import UNIT, summation_error
+from ..mixed_integer.dispatch import highest_point
 from ..representation.decoding import Evaluation
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
-from ..representation.kernels import kernel
+from .lagrangian_kernels import solve
 
 #: Most snapshots, and most entries of all tables together: 2 to the power of the snapshots that matter to it for each value.
 _MOST_SNAPSHOTS, _MOST_ENTRIES = 12, 1 << 21
@@ -195,7 +196,7 @@ class LagrangianRelaxation:
         for k, stage in enumerate(snapshots):
             touched[k, [*problem.graph.ops[stage].inputs, *problem.graph.ops[stage].outputs]] = True
         left = capacity - problem.working_set[snapshots]
-        self._used = used[1:, values]
+        self._used = np.ascontiguousarray(used[1:, values])
         self._weight = np.where(touched, 0.0, problem.size / capacity)[:, values]
         self._never = ((problem.size > left[:, None]) & ~touched)[:, values]
         self._left = left / capacity
@@ -217,7 +218,7 @@ class LagrangianRelaxation:
     def solve(self, multipliers: Floats) -> Solution:
         """The least cost of recomputing and of holding values, for multipliers >= 0."""
         holding = np.where(self._never, np.inf, multipliers[:, None] * self._weight)
-        total, held = _solve(
+        total, held = solve(
             self._first,
             self._width,
             self._cost,
@@ -225,7 +226,7 @@ class LagrangianRelaxation:
             self._pointers,
             self._children,
             self._offsets,
-            holding,
+            np.ascontiguousarray(holding),
             self._used,
             *self._tables,
         )
@@ -285,130 +286,15 @@ class LagrangianRelaxation:
         return load
 
 
-@kernel()
-def _solve(
-    first: Ints,
-    width: Ints,
-    cost: Floats,
-    parent: Ints,
-    pointers: Ints,
-    children: Ints,
-    offsets: Ints,
-    holding: Floats,
-    used: Bools,
-    recomputed: Floats,
-    needed: Floats,
-) -> tuple[float, Bools]:
-    """Least cost of recomputing and holding; and which values are held then at each snapshot.
-
-    Args:
-        holding: cost of holding each value at each snapshot. used: per group and value, whether an op that first runs there reads it.
-        recomputed, needed: tables to fill: per value and set of groups (bits) the least cost if it is recomputed, or needed, in those.
-    """
-    total = _fill_tables(first, width, cost, parent, pointers, children, offsets, holding, used, recomputed, needed)
-    return total, _read_off(first, width, parent, offsets, holding, used, recomputed)
-
-
-@kernel()
-def _fill_tables(
-    first: Ints,
-    width: Ints,
-    cost: Floats,
-    parent: Ints,
-    pointers: Ints,
-    children: Ints,
-    offsets: Ints,
-    holding: Floats,
-    used: Bools,
-    recomputed: Floats,
-    needed: Floats,
-) -> float:
-    """From the leaves to the roots; returns the least cost of all roots together. The arguments are those of `_solve`."""
-    count = len(first)
-    total = 0.0
-    present = np.zeros(offsets[-1] - offsets[-2] if count else 0)
-    for i in range(count):
-        size, begin = 1 << width[i], offsets[i]
-        for groups in range(size):
-            sum_ = 0.0
-            left = groups
-            while left:
-                sum_ += cost[i]
-                left &= left - 1
-            recomputed[begin + groups] = sum_
-        for x in range(pointers[i], pointers[i + 1]):
-            child = children[x]
-            shift, within = first[i] - first[child], (1 << width[child]) - 1
-            for groups in range(size):
-                recomputed[begin + groups] += needed[offsets[child] + ((groups << shift) & within)]
-        if len(present) < size:
-            present = np.zeros(size)
-        # Group after group, the bit for what it recomputes becomes the bit for whether the value is needed in it. Absent and
-        # present: whether the value is held at the snapshot before the group.
-        absent = needed[begin : begin + size]
-        for groups in range(size):
-            absent[groups] = recomputed[begin + groups]
-            present[groups] = recomputed[begin + groups] + holding[first[i], i]
-        for k in range(width[i]):
-            bit, group = 1 << k, first[i] + k
-            later = holding[group + 1, i] if k + 1 < width[i] else np.inf
-            for groups in range(size):
-                if not groups & bit:
-                    missing = absent[groups]
-                    there = min(present[groups], absent[groups | bit], present[groups | bit])
-                    absent[groups] = there if used[group, i] else min(there, missing)
-                    absent[groups | bit] = there
-                    present[groups] = present[groups | bit] = there + later
-        if parent[i] < 0:
-            total += absent[0]
-    return total
-
-
-@kernel()
-def _read_off(first: Ints, width: Ints, parent: Ints, offsets: Ints, holding: Floats, used: Bools, recomputed: Floats) -> Bools:
-    """From the roots to the leaves: what is held at each snapshot at the least cost. The arguments are those of `_solve`."""
-    count = len(first)
-    chosen = np.zeros(count, np.int64)
-    held = np.zeros(holding.shape, np.bool_)
-    for i in range(count - 1, -1, -1):
-        above = 0
-        if parent[i] >= 0:
-            above = chosen[parent[i]] << (first[parent[i]] - first[i])
-        least = np.inf
-        for groups in range(1 << width[i]):
-            sum_, needed = recomputed[offsets[i] + groups], False
-            for k in range(width[i] - 1, -1, -1):
-                if sum_ >= least:
-                    break
-                needed = not (groups >> k & 1) and (needed or used[first[i] + k, i] or (above >> k & 1) == 1)
-                if needed:
-                    sum_ += holding[first[i] + k, i]
-            if sum_ < least:
-                least, chosen[i] = sum_, groups
-        needed = False
-        for k in range(width[i] - 1, -1, -1):
-            needed = not (chosen[i] >> k & 1) and (needed or used[first[i] + k, i] or (above >> k & 1) == 1)
-            held[first[i] + k, i] = needed
-    return held
-
-
 def _best_multipliers(relaxation: LagrangianRelaxation, start: Floats, stop: Callable[[], bool]) -> Solution:
     """Multipliers near the best ones, found from these."""
-    from scipy.optimize import linprog
-
     ideal = relaxation.problem.graph.ideal_cost
     best = relaxation.solve(start)
     solutions, box = [best], _BOX * ideal
     while len(solutions) < _SOLUTIONS and not stop() and np.isfinite(best.value):
         slopes = np.array([one.excess for one in solutions])
         heights = np.array([one.value - one.excess @ one.multipliers for one in solutions])
-        limits = [(max(0.0, multiplier - box), multiplier + box) for multiplier in best.multipliers]
-        highest = linprog(
-            np.append(np.zeros(len(start)), -1.0),
-            A_ub=np.column_stack([-slopes, np.ones(len(solutions))]),
-            b_ub=heights,
-            bounds=[*limits, (None, None)],
-        )
+        highest = highest_point(slopes, heights, np.maximum(0.0, best.multipliers - box), best.multipliers + box)
         if highest.x is None:
             break
         promised = highest.x[-1] - best.value

@@ -31,9 +31,9 @@ import numpy as np
 from ...float_rounding import UNIT, summation_error
 from ..interface.work_limits import Work, block_programs
 from ..representation.graph_arrays import Bools, Floats, Ints, Problem
-from ..representation.kernels import kernel
 from ..representation.segments import LIKE, LONG, RADIUS, last_forward_use, passing
-from .block_costs import LARGE, MORE, NONE, SMALL, Block, Tables, block_tables
+from .block_costs import Block, Tables, block_tables
+from .nested_bound_kernels import LARGE, MORE, NONE, SMALL, runs
 
 #: Multipliers tried: so many, from the first to the second of these multiples of the average cost per byte; and 0.
 MULTIPLIERS, _LOWEST, _HIGHEST = 36, 0.3, 70.0
@@ -401,64 +401,9 @@ class _Nesting:
             holding = self._holding[k] * counts
             by_kind = np.ascontiguousarray(cost[:, k])
             run = (begin, end, limit, shares, by_kind, self._forced, self._lowest, layout.deadline, layout.single)
-            total = _runs(*run, self._nested, holding)
+            total = runs(*run, self._nested, holding)
             # Rounded up: the product by at most 2^-53 of it, and then to a multiple of the unit.
             paid = -self._down(-np.array(multiplier * left + 2 * UNIT * abs(multiplier * left))).item()
             for i, more in enumerate(extra):
                 found[i] = max(found[i], total + more[k] - paid)
         return found
-
-
-@kernel()
-def _runs(
-    begin: int,
-    end: int,
-    limit: int,
-    shares: Ints,
-    cost: Floats,
-    forced: Floats,
-    lowest: Ints,
-    deadline: Ints,
-    single: Bools,
-    nested: Floats,
-    holding: Floats,
-) -> float:
-    """Least cost of blocks begin + 1, ..., end - 1: which are not empty, with at most `limit` shares of big values held in all.
-
-    Args:
-        shares: of the big values held, per kind (from SMALL on) and block. holding: cost of their bytes.
-        cost: of each block by itself, per kind (from NONE on).
-        forced: cumulative cost of the chains. lowest: per block, the lowest one that its output takes with it.
-        deadline, single: see `_Layout`. nested: see `_Nesting`.
-    """
-    plain = np.zeros(end)
-    for block in range(begin + 1, end):
-        plain[block] = cost[0, block]
-    plain = np.cumsum(plain)
-    # best[b, u]: of blocks up to b, which is not empty, or is `begin`, with u shares held.
-    best = np.full((end, limit + 1), np.inf)
-    best[begin, 0] = 0.0
-    least = np.inf
-    for low in range(begin, end):
-        for high in range(low + 1, end + 1):
-            # Blocks low + 1, ..., high - 1 are empty.
-            top = high - 1
-            run = plain[top] - plain[low]
-            if top > low and deadline[top] >= 0:
-                last = max(low, lowest[top - 1] - 1) if top - 1 > low else low
-                nest = forced[top - 1] - forced[last] + nested[0, last, top] + plain[last] - plain[low]
-                run = max(run, nest)
-            if high == end:
-                for held in range(limit + 1):
-                    least = min(least, best[low, held] + run)
-                continue
-            for kind in range(SMALL, MORE + 1):
-                value = run + cost[kind, high]
-                if kind < MORE and single[high] and deadline[high] >= 0:
-                    last = max(low, lowest[top] - 1) if top > low else low
-                    nest = forced[top] - forced[last] + nested[kind, last, high] + plain[last] - plain[low]
-                    value = max(value, nest + holding[kind - 1, high])
-                more = shares[kind - 1, high]
-                for held in range(limit + 1 - more):
-                    best[high, held + more] = min(best[high, held + more], best[low, held] + value)
-    return least

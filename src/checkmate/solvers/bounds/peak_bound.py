@@ -15,8 +15,8 @@ from math import comb
 
 import numpy as np
 
-from ..representation.graph_arrays import Bools, Floats, Ints, Problem
-from ..representation.kernels import kernel
+from ..representation.graph_arrays import Floats, Ints, Problem
+from .peak_kernels import fill, of_ops
 
 #: Sizes of sets; and most sets, a few seconds. Inputs of an op that are looked at, largest first.
 _FEWEST, _MOST, _MOST_SETS, _MOST_INPUTS = 3, 4, 8_000_000, 8
@@ -66,8 +66,8 @@ def least_peak_bound(problem: Problem, peak: int, stop: Callable[[], bool] = lam
         if stop():
             return graph.min_working_set
         count = min(_SETS, len(least) - first)
-        _fill(least, first, count, current, binomial, sizes, producer, need, reads, touched, most)
-    return graph.fixed_memory + int(min(most + 1, max(alone, _of_ops(least, binomial, need, reads))))
+        fill(least, first, count, current, binomial, sizes, producer, need, reads, touched, most)
+    return graph.fixed_memory + int(min(most + 1, max(alone, of_ops(least, binomial, need, reads))))
 
 
 def _largest(place: Ints, size: Floats, read: Ints, ops: Ints, count: int) -> Ints:
@@ -80,105 +80,3 @@ def _largest(place: Ints, size: Floats, read: Ints, ops: Ints, count: int) -> In
     order = np.lexsort((found, rows))
     reads[rows, rank[rank < _MOST_INPUTS]] = found[order]
     return reads
-
-
-@kernel()
-def _fill(
-    least: Floats,
-    first: int,
-    count: int,
-    current: Ints,
-    binomial: Ints,
-    size: Floats,
-    producer: Ints,
-    need: Floats,
-    reads: Ints,
-    touched: Bools,
-    most: int,
-) -> None:
-    """The least peaks of `count` sets from the one numbered `first` on, `current`; inf if above `most`."""
-    k = len(current)
-    before, chosen = np.zeros(k + reads.shape[1], np.int64), np.zeros(k, np.int64)
-    for number in range(first, first + count):
-        padding, total = 0, 0.0
-        while padding < k and current[padding] < k:
-            padding += 1
-        for x in range(padding, k):
-            total += size[current[x]]
-        # Smaller sets are filled up in one way only: with the first of the padding.
-        if total <= most and (padding == 0 or current[padding - 1] == padding - 1):
-            best = np.inf if padding < k else 0.0
-            for x in range(k - 1, padding - 1, -1):
-                op = producer[current[x]]
-                peak = need[op]
-                for y in range(padding, k):
-                    if producer[current[y]] != op and not touched[op, current[y]]:
-                        peak += size[current[y]]
-                if peak <= most and peak < best:
-                    length = _before(current, padding, producer, reads[op], op, before)
-                    best = min(best, _worst(least, binomial, before, length, chosen, peak, best))
-            least[number] = best
-        _advance(current)
-
-
-@kernel()
-def _advance(members: Ints) -> None:
-    """The next set of as many numbers: sets come by their largest member, then by the second largest, and so on."""
-    x = 0
-    while x + 1 < len(members) and members[x] + 1 == members[x + 1]:
-        members[x] = x
-        x += 1
-    members[x] += 1
-
-
-@kernel()
-def _before(current: Ints, padding: int, producer: Ints, reads: Ints, op: int, before: Ints) -> int:
-    """What of `current` was resident just before `op` ran, and what it read: ascending, into `before`. Returns the number."""
-    length, x = 0, padding
-    for y in range(len(reads) + 1):
-        read = reads[y] if y < len(reads) else -1
-        while x < len(current) and (read < 0 or current[x] <= read):
-            if producer[current[x]] != op and current[x] != read:
-                before[length] = current[x]
-                length += 1
-            x += 1
-        if read < 0:
-            break
-        before[length] = read
-        length += 1
-    return length
-
-
-@kernel()
-def _worst(least: Floats, binomial: Ints, members: Ints, length: int, chosen: Ints, peak: float, enough: float) -> float:
-    """The larger of `peak` and the least peaks of all sets of k of the first `length` members; of all, if there are fewer."""
-    k = len(chosen)
-    if length <= k:
-        number = 0
-        for x in range(length):
-            number += binomial[members[x], k - length + x + 1]
-        return max(peak, least[number])
-    for x in range(k):
-        chosen[x] = x
-    while peak < enough:
-        number = 0
-        for x in range(k):
-            number += binomial[members[chosen[x]], x + 1]
-        peak = max(peak, least[number])
-        _advance(chosen)
-        if chosen[k - 1] == length:
-            break
-    return peak
-
-
-@kernel()
-def _of_ops(least: Floats, binomial: Ints, need: Floats, reads: Ints) -> float:
-    """The peak of the op that needs most."""
-    k = binomial.shape[1] - 1
-    chosen, peak = np.zeros(k, np.int64), 0.0
-    for op in range(len(need)):
-        length = 0
-        while length < reads.shape[1] and reads[op, length] >= 0:
-            length += 1
-        peak = max(peak, _worst(least, binomial, reads[op], length, chosen, need[op], np.inf))
-    return peak

@@ -38,7 +38,7 @@ def sequence_of(start: Schedule, graph: Graph) -> list[int]:
 
 def begin_with(search: Search, sequence: Sequence[int]) -> None:
     """Offer a schedule in the order of the search, or what a repair makes of it where it breaks the budget."""
-    from ..heuristics.annealing import POLISH_HEAT, Anneal  # compiled kernels: not at import time
+    from ..heuristics.annealing import POLISH_HEAT, Anneal  # not at import time
     from ..heuristics.greedy_eviction import REPAIR_SETTINGS, Greedy
     from ..representation.decoding import evaluate, retained_by
     from ..representation.graph_arrays import problem_of

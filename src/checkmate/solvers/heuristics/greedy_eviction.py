@@ -21,11 +21,8 @@ from .eviction_kernels import (
     BY_UNTIL,
     CANDIDATE,
     COST,
-    COUNT,
     COUNTS,
-    FOLLOWED,
     IN,
-    LENGTH,
     OUT,
     POWER,
     PRODUCER,
@@ -38,7 +35,6 @@ from .eviction_kernels import (
     WORKSPACE,
     WORTH,
     Pass,
-    new_state,
     run_slice,
 )
 
@@ -155,16 +151,14 @@ class Greedy:
         numbers[WORTH, :m] = worth if weight is None else worth * weight
         numbers[POWER, :2] = setting.cost, setting.distance
         table[SNAPSHOT, : len(snapshots)] = snapshots
-        graph = Pass(table, self._links, numbers, np.array(retained, np.bool_).reshape(len(snapshots), m))
-        n = problem.graph.num_ops + 1
-        state = new_state(graph)
-        count = state.ints[COUNT]
-        plan, sequence = np.zeros(n + 1, np.int64), np.zeros(longest * (n - 1) + 100, np.int64)
+        kept = np.array(retained, np.bool_).reshape(len(snapshots), m)
+        length = longest * problem.graph.num_ops + 100
+        one = Pass(table, self._links, numbers, kept, length, float(budget - problem.graph.fixed_memory))
         ended = UNFINISHED
         while ended == UNFINISHED:
-            ended = run_slice(graph, state, plan, sequence, float(budget - problem.graph.fixed_memory), count[FOLLOWED] + _SLICE)
+            ended = run_slice(one, one.followed + _SLICE)
             if ended == STUCK or (ended == UNFINISHED and self.stop()):
                 return None
-        found = sequence[: count[LENGTH]]
+        found = one.found
         found = found[found < problem.graph.num_ops]
         return evaluate(problem.graph, found.tolist()) if problem.cost[found].sum() < below else None

@@ -24,8 +24,8 @@ from ..interface.running_search import Search
 from ..interface.work_limits import Limits, nested_cells
 from ..representation.decoding import Evaluation, evaluate
 from ..representation.graph_arrays import Floats, Problem
-from ..representation.kernels import kernel
 from ..representation.segments import SegmentGraph, cut, segment_graph
+from .nested_kernels import below, solve_width
 
 _NEAR_MINIMUM = "python benchmarks/solver.py --methods auto --budgets 1.02x 1.1x"
 
@@ -60,7 +60,6 @@ class NestedNumbers(Numbers):
 NESTED_NUMBERS = NestedNumbers()
 
 
-Floats32 = npt.NDArray[np.float32]
 Shorts = npt.NDArray[np.int16]
 
 
@@ -302,7 +301,7 @@ class Nested:
         for width in range(count):
             if width and self.limits.stop():
                 return None
-            _solve(self._arrays, cost, choice, width, lowest, unit)
+            solve_width(*self._arrays, cost, choice, width, lowest, unit)
         if not np.isfinite(cost[0, -1, -1]):
             return None
         return evaluate(self.graph, self._sequence(choice, unit, levels))
@@ -332,12 +331,12 @@ class Nested:
                 emit(first, option.sequence[: option.gap])
                 stack.append((first, last, level, option))
                 if first < last:
-                    stack.append((first + 1, last, _below(level, option.held, unit), None))
+                    stack.append((first + 1, last, below(level, option.held, unit), None))
             else:
                 for index in range(first, -chosen):
                     emit(index, range(self._segment_graphs[index].gap))
                 stack.append((first, -chosen - 1, level, None))
-                stack.append((-chosen, last, _below(level, self._arrays.enters[first], unit), None))
+                stack.append((-chosen, last, below(level, self._arrays.enters[first], unit), None))
         return sequence
 
 
@@ -353,51 +352,3 @@ def _advance(one: SegmentGraph) -> tuple[float, float, float, float]:
         peaks.append(float(part.no_recompute_peak))
     again = _needed(one.graph, range(one.gap + 1), one.gap)
     return peaks[0], peaks[1], sum(op.cost for op in ops), sum(one.graph.ops[op].cost for op in again)
-
-
-@kernel()
-def _below(level: int, size: float, unit: float) -> int:
-    """The level that is left when `size` bytes are taken."""
-    return int(np.floor(level - size / unit + 1e-9))
-
-
-@kernel()
-def _solve(tables: _Tables, cost: Floats32, choice: Shorts, width: int, lowest: float, unit: float) -> None:
-    """Per first segment, for the last one `width` behind it, and level of memory the cost, and the choice: an option, or minus the segment
-    to split at. Smaller widths come first."""
-    options, advance = tables.options, tables.advance
-    count, most, levels = options.shape[0], options.shape[1], cost.shape[2] - 1
-    for first in range(count - width):
-        last = first + width
-        base = tables.before[last]
-        for level in range(levels + 1):
-            memory = lowest + level * unit
-            best, chosen = np.inf, 0
-            for option in range(most):
-                held, forward_peak, backward_peak, value, again, alone_peak, alone = options[first, option]
-                if value == np.inf:
-                    break
-                if last < count - 1:  # it has all run before
-                    value = again if width else alone
-                    forward_peak = forward_peak if width else alone_peak
-                if forward_peak + base > memory or backward_peak + tables.after[first] > memory:
-                    continue
-                if width > 0:
-                    left = _below(level, held, unit)
-                    if left < 0:
-                        continue
-                    value += cost[first + 1, last, left]
-                if value < best:
-                    best, chosen = value, option
-            left = _below(level, tables.enters[first], unit)
-            if width > 0 and left >= 0 and advance[first, 1] + base <= memory:
-                run = 0.0
-                for split in range(first + 1, last + 1):
-                    run += advance[split - 1, 2 if last == count - 1 else 3]
-                    if split > first + 1 and advance[split - 1, 0] + tables.enters[first] + base > memory:
-                        break
-                    value = run + cost[split, last, left] + cost[first, split - 1, level]
-                    if value < best:
-                        best, chosen = value, -split
-            cost[first, last, level] = best
-            choice[first, last, level] = chosen

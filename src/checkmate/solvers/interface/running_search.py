@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,7 +16,6 @@ from ...float_rounding import summation_error
 from ...graph import Graph
 from ...schedule import OPTIMAL_GAP, Compute, Schedule, Step, simulate, steps_from_sequence
 from ...units import shown
-from ..representation.compile_clock import search_clock
 from .work_limits import Limits, Work
 
 #: Seeds are below this: what HiGHS and CBC accept.
@@ -37,7 +37,7 @@ class Progress:
     """One report of a running search.
 
     Attributes:
-        seconds: since the search began, without what kernels took to compile.
+        seconds: since the search began.
         cost: of the best schedule so far; None before the first.
         lower_bound: proven so far.
         gap: (cost - lower_bound) / lower_bound; None before the first schedule.
@@ -76,7 +76,7 @@ class Search:
     seed: int = 0
     progress: Callable[[Progress], None] | None = None
     target_cost: float | None = None
-    started: float = field(default_factory=search_clock)
+    started: float = field(default_factory=time.perf_counter)
     best: Sequence[int] | None = None
     best_steps: list[Step] | None = None
     best_cost: float = math.inf
@@ -95,8 +95,8 @@ class Search:
         return self.infeasible_source is not None
 
     def seconds(self) -> float:
-        """Time since the search began, without what kernels took to compile: that is spent once on an installation."""
-        return search_clock() - self.started
+        """Time since the search began."""
+        return time.perf_counter() - self.started
 
     def time_left(self) -> float:
         """Seconds until the time limit, never negative."""

@@ -22,6 +22,8 @@ from .program import Answer, Model
 
 #: Variables and nonzeros of a program that is small: made within a blink, and solved within one or under HiGHS's own clock.
 _SMALL, _FEW_NONZEROS = 15_000, 200_000
+#: Seconds for a program that takes milliseconds, where its process has to start.
+_PATIENCE = 60.0
 #: Packages known to bring a HiGHS of their own, in some versions.
 _RIVALS = ("ortools",)
 
@@ -64,6 +66,16 @@ def relax(program: Model, time_limit: float, stop: Callable[[], bool] = lambda: 
         arrays = program.arrays()
         return highs.relax(arrays, deadline - time.perf_counter(), stop)
     return highs_process.solve("relax", program, {}, deadline, lambda _: stop())
+
+
+def highest_point(slopes: Floats, heights: Floats, lower: Floats, upper: Floats) -> Answer:
+    """See `highs.highest_point`. That takes no time to speak of, but for a process that has to start."""
+    planes = {"slopes": slopes, "heights": heights, "lower": lower, "upper": upper}
+    if may_load():
+        from . import highs
+
+        return highs.highest_point(**planes)
+    return highs_process.solve("highest_point", None, planes, time.perf_counter() + _PATIENCE, lambda _: False)
 
 
 def is_small(program: Model) -> bool:

@@ -31,11 +31,15 @@ def solve_with_gurobi(program: Model, seconds: float, gap: float, search: Search
         with gurobi.Env(params={"OutputFlag": 0}) as environment, gurobi.Model(env=environment) as model:
             kinds = np.where(arrays.integer, "I", "C")
             x = model.addMVar(program.num_variables, lb=arrays.lower, ub=1.0, obj=arrays.cost, vtype=kinds)
-            rows = arrays.matrix.tocsr()
-            for sense, side in ((">", arrays.row_lower), ("<", arrays.row_upper)):
-                stated = np.flatnonzero(np.isfinite(side))
-                if len(stated):
-                    model.addMConstr(rows[stated], x, sense, side[stated])
+            variables, matrix = x.tolist(), arrays.matrix
+            order = np.argsort(matrix.rows, kind="stable")
+            begins = np.searchsorted(matrix.rows[order], np.arange(matrix.num_rows + 1)).tolist()
+            for row, (lower, upper) in enumerate(zip(arrays.row_lower.tolist(), arrays.row_upper.tolist(), strict=True)):
+                there = order[begins[row] : begins[row + 1]]
+                entries = matrix.entries[there].tolist(), [variables[column] for column in matrix.columns[there].tolist()]
+                for sense, side in ((">", lower), ("<", upper)):
+                    if np.isfinite(side):
+                        model.addLConstr(gurobi.LinExpr(*entries), sense, side)
             options = {
                 "TimeLimit": max(0.01, deadline - time.perf_counter()),
                 "MIPGap": 0.0,

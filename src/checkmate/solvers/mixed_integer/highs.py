@@ -61,7 +61,7 @@ def minimise(
     if start is not None:
         highs.setSolution(len(start[0]), start[0].astype(np.int32), start[1])
 
-    calls, most_calls = 0, highs_calls(arrays.matrix.nnz, work)
+    calls, most_calls = 0, highs_calls(arrays.matrix.num_entries, work)
 
     def on_interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
         nonlocal calls
@@ -88,7 +88,7 @@ def minimise(
     else:
         solution = highs.getSolution()
         bound = dual_bound(arrays, np.array(solution.row_dual)) if solution.dual_valid else -np.inf
-    return Answer(x, objective, bound, False, optimal, highs_work(arrays.matrix.nnz, calls))
+    return Answer(x, objective, bound, False, optimal, highs_work(arrays.matrix.num_entries, calls))
 
 
 def relax(arrays: ProgramArrays, time_limit: float, stop: Callable[[], bool] = lambda: False) -> Answer:
@@ -110,8 +110,34 @@ def relax(arrays: ProgramArrays, time_limit: float, stop: Callable[[], bool] = l
         return Answer(None, np.inf, bound, False, False)
     x = np.clip(np.array(solution.col_value), arrays.lower, 1.0)
     optimal = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
-    work = interior_point(arrays.matrix.nnz, highs.getInfo().ipm_iteration_count)
+    work = interior_point(arrays.matrix.num_entries, highs.getInfo().ipm_iteration_count)
     return Answer(x, float(arrays.cost @ x), bound, False, optimal, work)
+
+
+def highest_point(slopes: Floats, heights: Floats, lower: Floats, upper: Floats) -> Answer:
+    """The highest point under planes, in a box: maximise t with t <= heights[i] + slopes[i] . x.
+
+    Args:
+        slopes, heights: per plane, (planes, k) and (planes). lower, upper: of x, (k).
+
+    Returns:
+        x, then t, as `Answer.x`; None if there is none.
+    """
+    planes, count = slopes.shape
+    lp = highspy.HighsLp()
+    lp.num_row_, lp.num_col_ = planes, count + 1
+    lp.col_cost_ = np.append(np.zeros(count), -1.0)
+    lp.col_lower_, lp.col_upper_ = np.append(lower, -np.inf), np.append(upper, np.inf)
+    lp.row_lower_, lp.row_upper_ = np.full(planes, -np.inf), heights
+    by_column = np.column_stack([-slopes, np.ones(planes)]).T
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_ = np.append(0, np.cumsum(np.count_nonzero(by_column, axis=1)))
+    lp.a_matrix_.index_, lp.a_matrix_.value_ = np.nonzero(by_column)[1], by_column[by_column != 0.0]
+    highs = _solver(lp, {})
+    highs.run()
+    optimal = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    x = np.array(highs.getSolution().col_value) if optimal else None
+    return Answer(x, -highs.getInfo().objective_function_value if optimal else np.inf, -np.inf, False, optimal)
 
 
 def _stop_linear(highs: highspy.Highs, stop: Callable[[], bool]) -> None:
@@ -136,13 +162,13 @@ def _solver(lp: highspy.HighsLp, options: dict[str, Any]) -> highspy.Highs:
 
 def _lp(arrays: ProgramArrays) -> highspy.HighsLp:
     lp = highspy.HighsLp()
-    lp.num_row_, lp.num_col_ = arrays.matrix.shape
+    lp.num_row_, lp.num_col_ = arrays.matrix.num_rows, arrays.matrix.num_columns
     lp.col_cost_ = arrays.cost
     lp.col_lower_, lp.col_upper_ = arrays.lower, np.ones(len(arrays.cost))
     lp.row_lower_, lp.row_upper_ = arrays.row_lower, arrays.row_upper
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_, lp.a_matrix_.index_ = arrays.matrix.indptr, arrays.matrix.indices
-    lp.a_matrix_.value_ = arrays.matrix.data
+    lp.a_matrix_.start_, lp.a_matrix_.index_ = arrays.matrix.pointers, arrays.matrix.rows
+    lp.a_matrix_.value_ = arrays.matrix.entries
     if arrays.integer.any():
         kinds = {True: highspy.HighsVarType.kInteger, False: highspy.HighsVarType.kContinuous}
         lp.integrality_ = [kinds[x] for x in arrays.integer.tolist()]

@@ -64,7 +64,7 @@ class Worker:
         return self._process.pid
 
     def ask(
-        self, name: str, model: Model, arguments: dict[str, Any], deadline: float, stop: Callable[[float], bool]
+        self, name: str, model: Model | None, arguments: dict[str, Any], deadline: float, stop: Callable[[float], bool]
     ) -> tuple[Answer | None, bool]:
         """The answer to a request, if it has one, and whether that came by itself: False if its time had to be cut.
 
@@ -188,11 +188,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=workers.after_fork)
 
 
-def solve(name: str, model: Model, arguments: dict[str, Any], deadline: float, stop: Callable[[float], bool]) -> Answer:
+def solve(name: str, model: Model | None, arguments: dict[str, Any], deadline: float, stop: Callable[[float], bool]) -> Answer:
     """Have another process make a program and solve it.
 
     Args:
-        name: the function of `highs`. arguments: of it, without arrays, time limit, `stop` and `found`.
+        name: the function of `highs`. model: None if it takes none. arguments: of it, without arrays, time limit, `stop` and `found`.
         deadline: on the clock `time.perf_counter`. Past it, what was found until then is the answer.
         stop: called now and then with the bound proven so far; True ends the search.
 
@@ -214,7 +214,7 @@ def write(model: Model, path: Path, deadline: float, stop: Callable[[], bool]) -
 
 
 def _ask(
-    name: str, model: Model, arguments: dict[str, Any], deadline: float, stop: Callable[[float], bool]
+    name: str, model: Model | None, arguments: dict[str, Any], deadline: float, stop: Callable[[float], bool]
 ) -> tuple[Answer | None, bool]:
     if time.perf_counter() >= deadline:  # not even the process would start in no time
         return Answer(None, np.inf, -np.inf, False, False), False

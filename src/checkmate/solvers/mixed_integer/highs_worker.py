@@ -1,6 +1,6 @@
 """The process that solves programs with HiGHS for another one: `serve` is all it does.
 
-Requests (number, function of `highs` or "write", model, arguments, seconds) come through standard input; an integer asks the request
+Requests (number, function of `highs` or "write", model if it takes one, arguments, seconds) come through standard input; an integer asks the request
 of that number to stop. Answers go out through standard output, as (kind, content): "ready" once, and for each request any number of
 "bound" (proven so far) and "found" (a better solution), then "answer" or "failed". The process ends when standard input does, that
 is, also when whoever started it has been killed, and by itself when nothing was asked for a while.
@@ -23,7 +23,7 @@ from . import highs
 from .mps_file import write_mps
 from .program import Answer, Model
 
-Request = tuple[int, str, Model, dict[str, Any], float]
+Request = tuple[int, str, Model | None, dict[str, Any], float]
 
 #: Seconds without a request after which the process ends.
 _IDLE = 15.0
@@ -64,7 +64,7 @@ def serve() -> None:
 
 
 def _answer(
-    name: str, model: Model, arguments: dict[str, Any], seconds: float, answers: Connection, stop: Callable[[], bool]
+    name: str, model: Model | None, arguments: dict[str, Any], seconds: float, answers: Connection, stop: Callable[[], bool]
 ) -> tuple[str, Answer | str | None]:
     deadline, reported = time.perf_counter() + seconds, time.monotonic()
 
@@ -79,6 +79,8 @@ def _answer(
         answers.send(("found", Answer(x, float(arrays.cost @ x), -np.inf, False, False)))
 
     try:
+        if model is None:
+            return "answer", highs.highest_point(**arguments)
         arrays = model.arrays()
         if name == "write":
             write_mps(arrays, **arguments)

@@ -29,7 +29,7 @@ def _lines(arrays: ProgramArrays, lower: Bools) -> Iterator[str]:
     yield from ("NAME checkmate FREE", "ROWS", " N cost")
     yield from (f" {'G' if below else 'L'} r{row}" for row, below in enumerate(lower.tolist()))
     yield "COLUMNS"
-    pointers, matrix = arrays.matrix.indptr.tolist(), arrays.matrix
+    pointers, matrix = arrays.matrix.pointers.tolist(), arrays.matrix
     inside = False
     for column, (integer, cost) in enumerate(zip(arrays.integer.tolist(), arrays.cost.tolist(), strict=True)):
         if integer != inside:
@@ -37,7 +37,7 @@ def _lines(arrays: ProgramArrays, lower: Bools) -> Iterator[str]:
             inside = integer
         yield f" x{column} cost {cost!r}"
         entries = slice(pointers[column], pointers[column + 1])
-        for row, number in zip(matrix.indices[entries].tolist(), matrix.data[entries].tolist(), strict=True):
+        for row, number in zip(matrix.rows[entries].tolist(), matrix.entries[entries].tolist(), strict=True):
             yield f" x{column} r{row} {number!r}"
     if inside:
         yield " MARKER 'MARKER' 'INTEND'"

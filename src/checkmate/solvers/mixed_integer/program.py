@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 
 from ..representation.graph_arrays import Bools, Floats, Ints
+from .sparse import ByColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class ProgramArrays:
     """A program as arrays: minimise cost . x, row_lower <= matrix x <= row_upper, lower <= x <= 1.
 
     Attributes:
-        cost, lower: per variable. integer: which variables are. matrix: (rows, variables), by columns.
+        cost, lower: per variable. integer: which variables are. matrix: (rows, variables).
         row_lower, row_upper: per row, infinite where there is no limit.
     """
 
     cost: Floats
     lower: Floats
     integer: Bools
-    matrix: Any  # scipy.sparse.csc_matrix
+    matrix: ByColumns
     row_lower: Floats
     row_upper: Floats
 
@@ -125,12 +125,12 @@ class Program:
         def join(parts: list[npt.NDArray[Any]], kind: type) -> npt.NDArray[Any]:
             return np.concatenate(parts).astype(kind, copy=False) if parts else np.zeros(0, kind)
 
-        triplets = (join(self._coefficients, np.float64), (join(self._rows, np.int32), join(self._columns, np.int32)))
+        triplets = join(self._coefficients, np.float64), join(self._rows, np.int32), join(self._columns, np.int32)
         return ProgramArrays(
             join(self._cost, np.float64),
             join(self._least, np.float64),
             join(self._integer, np.bool_),
-            scipy.sparse.csc_matrix(triplets, shape=(self.num_rows, self.num_variables)),
+            ByColumns.from_triplets(*triplets, (self.num_rows, self.num_variables)),
             join(self._lower, np.float64),
             join(self._upper, np.float64),
         )

@@ -32,11 +32,12 @@ def dual_bound(arrays: ProgramArrays, dual: Floats) -> float:
     positive = np.where(np.isfinite(arrays.row_lower), np.maximum(dual, 0.0), 0.0)
     negative = np.where(np.isfinite(arrays.row_upper), np.minimum(dual, 0.0), 0.0)
     multipliers = positive + negative
-    reduced = arrays.cost - arrays.matrix.T @ multipliers
+    reduced = arrays.cost - arrays.matrix.times_from_left(multipliers)
     sides = np.where(positive > 0, arrays.row_lower, np.where(negative < 0, arrays.row_upper, 0.0)) * multipliers
     least = np.minimum(reduced * arrays.lower, reduced)
-    longest = int(np.diff(arrays.matrix.indptr).max(initial=0)) + 4
-    magnitude = math.fsum(np.abs(arrays.cost)) + math.fsum(abs(arrays.matrix).T @ np.abs(multipliers)) + math.fsum(np.abs(sides))
+    longest = int(np.diff(arrays.matrix.pointers).max(initial=0)) + 4
+    products = arrays.matrix.column_sums(np.abs(arrays.matrix.entries * multipliers[arrays.matrix.rows]))
+    magnitude = math.fsum(np.abs(arrays.cost)) + math.fsum(products) + math.fsum(np.abs(sides))
     return math.fsum(sides) + math.fsum(least) - summation_error(longest, magnitude * (1 + longest * UNIT)) - 4 * UNIT * magnitude
 
 
@@ -50,9 +51,8 @@ def mip_error(arrays: ProgramArrays, row_tolerance: float = ROW_TOLERANCE) -> fl
     tolerance only lower the bound. A node is also dropped when its bound is within the tolerance of objectives of the best solution,
     which is then the bound of the tree: that is added.
     """
-    coefficients = arrays.matrix.tocsr()
-    highest = np.asarray(coefficients.maximum(0.0).sum(axis=1)).ravel()
-    lowest = np.asarray(coefficients.minimum(0.0).sum(axis=1)).ravel()
+    highest = arrays.matrix.row_sums(np.maximum(arrays.matrix.entries, 0.0))
+    lowest = arrays.matrix.row_sums(np.minimum(arrays.matrix.entries, 0.0))
     slack = np.where(np.isfinite(arrays.row_lower), highest - arrays.row_lower, arrays.row_upper - lowest)
     ranges = np.sort(np.concatenate([1.0 - arrays.lower, np.maximum(0.0, slack)]))
     return DUAL_TOLERANCE * float(ranges[len(ranges) - len(arrays.cost) :].sum()) + row_tolerance

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
 
 from ...errors import CheckmateError
 
 #: Of these the new process needs what this one has.
-_PACKAGES = (Path(__file__).parents[2], Path(np.__file__).parent, Path(scipy.__file__).parent)
+_PACKAGES = (Path(__file__).parents[2], Path(np.__file__).parent)
 
 
 def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph import Graph
-from .kernels import kernel
+from .graph_kernels import useful_until
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -152,22 +152,7 @@ class Problem:
             through: ops (length n) whose recomputation reads its inputs; a value stays useful as long as a value that
                 such an op makes from it.
         """
-        return _useful_until(self.last_use, through & self.recomputable, *self.inputs, *self.outputs)
-
-
-@kernel()
-def _useful_until(
-    last_use: Ints, through: Bools, in_pointers: Ints, in_values: Ints, out_pointers: Ints, out_values: Ints
-) -> Ints:
-    until = last_use.copy()
-    for op in range(len(through) - 1, -1, -1):
-        if through[op]:
-            latest = op
-            for x in range(out_pointers[op], out_pointers[op + 1]):
-                latest = max(latest, until[out_values[x]])
-            for x in range(in_pointers[op], in_pointers[op + 1]):
-                until[in_values[x]] = max(until[in_values[x]], latest)
-    return until
+        return useful_until(self.last_use, through & self.recomputable, *self.inputs, *self.outputs)
 
 
 def problem_of(graph: Graph) -> Problem:
