@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
+
+from docs_blocks import ROOT
 
 
 def test_no_framework_is_imported() -> None:
@@ -43,6 +47,39 @@ assert main(["demo", "--quiet"]) == 2
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stderr == "checkmate: error: the demo needs torch: run pip install 'checkmate-remat[torch]'\n"
+
+
+def test_the_core_needs_no_package_that_it_does_not_ask_for() -> None:
+    """Which is what makes it small. Searches, bounds and baselines between them load all that there is."""
+    code = """
+import sys
+for name in ("numba", "llvmlite", "scipy", "networkx", "Cython"):
+    sys.modules[name] = None  # every import of it fails
+import checkmate
+for graph in (checkmate.networks.vgg16(), checkmate.networks.transformer(layers=4)):
+    for method in ("auto", "greedy", "chen-greedy-ap", "lp-rounding"):
+        checkmate.solve(graph, "80%", method, time_limit=5, gap=0.05)
+checkmate.solve(checkmate.networks.vgg16(), "80%", order="any", time_limit=5, gap=0.05)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = {re.match(r"[\w-]+", one).group() for one in project["dependencies"]}  # type: ignore[union-attr]
+    assert asked == {"numpy", "highspy", "platformdirs", "psutil", "rich", "jinja2"}
+
+
+def test_without_compiled_kernels_it_says_what_to_do() -> None:
+    code = """
+import sys
+sys.modules["checkmate.solvers.representation.graph_kernels"] = None
+import checkmate
+try:
+    checkmate.solve(checkmate.networks.vgg16(), "80%")
+except ImportError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.count("\n") == 1 and "in a clone, python setup.py build_ext --inplace" in result.stdout
 
 
 def test_public_names() -> None:

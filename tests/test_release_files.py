@@ -42,7 +42,7 @@ def test_tests_that_workflows_name_are_there() -> None:
 
 
 def test_the_archive_has_what_its_tests_read() -> None:
-    targets = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
-    included = set(targets["sdist"]["include"])
-    assert {"src", "tests", "docs", "benchmarks", "tutorials", "constraints.txt", "Makefile", ".github"} <= included
+    lines = [line.split() for line in (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()]
+    included = {name for kind, *names in lines if kind in ("graft", "include") for name in names}
+    assert {"src", "tests", "docs", "benchmarks", "tutorials", "constraints.txt", "Makefile", "setup.py", ".github"} <= included
     assert all((ROOT / name).exists() for name in included)

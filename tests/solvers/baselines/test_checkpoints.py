@@ -7,11 +7,15 @@ from collections.abc import Iterable
 from functools import cache
 from math import isqrt
 
+import networkx
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from checkmate import Compute, Graph, simulate
 from checkmate.networks import fcn8, resnet50
+from checkmate.solvers.baselines.articulation_points import articulation_points
 from checkmate.solvers.baselines.checkpoints import Forward
 from checkmate.solvers.baselines.griewank import _Chain, first_checkpoint, least_steps
 from checkmate.solvers.representation.decoding import evaluate
@@ -200,3 +204,19 @@ def depth_first(graph: Graph) -> list[int]:
 
     visit(0)
     return order
+
+
+@given(
+    st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.tuples(*[st.integers(0, n - 1)] * 2), max_size=30)))
+)
+def test_articulation_points_are_those_of_networkx(drawn: tuple[int, list[tuple[int, int]]]) -> None:
+    """Of graphs in several parts, with edges twice and in both directions."""
+    count, edges = drawn
+    edges = [(one, other) for one, other in edges if one != other]
+    graph = networkx.Graph(edges)
+    graph.add_nodes_from(range(count))
+    assert articulation_points(edges, count) == set(networkx.articulation_points(graph))
+
+
+def test_articulation_points_of_a_path_too_long_for_recursion() -> None:
+    assert articulation_points([(i, i + 1) for i in range(20_000)], 20_001) == set(range(1, 20_000))

@@ -104,3 +104,18 @@ def test_where_highs_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not dispatch.may_load()
     assert dispatch.relax(random_program(1), 10.0).optimal
     highs_process.workers.close_idle()
+
+
+def test_the_highest_point_under_planes_is_the_same_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no plane is below it, nor another point of the box higher."""
+    rng = np.random.default_rng(0)
+    slopes, heights = rng.normal(size=(12, 3)), rng.random(12)
+    lower, upper = np.zeros(3), rng.random(3)
+    here = dispatch.highest_point(slopes, heights, lower, upper)
+    monkeypatch.setattr(dispatch, "may_load", lambda: False)
+    there = dispatch.highest_point(slopes, heights, lower, upper)
+    assert here.x is not None and there.x is not None and np.array_equal(here.x, there.x)
+    point, height = here.x[:-1], here.x[-1]
+    assert np.all((lower <= point) & (point <= upper)) and height == pytest.approx(np.min(heights + slopes @ point))
+    others = lower + rng.random((1000, 3)) * (upper - lower)
+    assert np.all((heights + others @ slopes.T).min(axis=1) <= height + 1e-9)

@@ -7,6 +7,7 @@ import numpy as np
 from checkmate.solvers.mixed_integer import dispatch
 from checkmate.solvers.mixed_integer.program import Program
 from checkmate.solvers.mixed_integer.proven_bounds import dual_bound
+from checkmate.solvers.mixed_integer.sparse import ByColumns
 
 
 def random_program(seed: int, integer: bool = False, variables: int = 12, rows: int = 8) -> Program:
@@ -36,3 +37,22 @@ def test_any_multipliers_prove_a_bound() -> None:
             assert dual_bound(arrays, scale * rng.normal(size=program.num_rows)) <= answer.objective + 1e-6
         relaxed = dispatch.relax(program, 10.0)
         assert answer.objective - 1e-4 < relaxed.bound <= answer.objective + 1e-6 and relaxed.x is not None
+
+
+def test_sparse_matrices_are_dense_ones() -> None:
+    """What is stated twice counts twice; empty columns, rows and matrices are none less."""
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        shape = int(rng.integers(1, 6)), int(rng.integers(0, 6))
+        count = int(rng.integers(0, 20)) if shape[1] else 0
+        rows, columns = rng.integers(0, shape[0], count), rng.integers(0, max(1, shape[1]), count)
+        entries = rng.integers(-4, 5, count).astype(np.float64)
+        dense = np.zeros(shape)
+        np.add.at(dense, (rows, columns), entries)
+        matrix = ByColumns.from_triplets(entries, rows, columns, shape)
+        assert np.array_equal(matrix.dense(), dense) and (matrix.num_rows, matrix.num_columns) == shape
+        assert matrix.num_entries == len(set(zip(rows.tolist(), columns.tolist(), strict=True)))
+        x, y = rng.integers(-9, 9, shape[1]).astype(np.float64), rng.integers(-9, 9, shape[0]).astype(np.float64)
+        assert np.array_equal(matrix.times(x), dense @ x) and np.array_equal(matrix.times_from_left(y), y @ dense)
+        places = [(int(column), int(row)) for column, row in zip(matrix.columns, matrix.rows, strict=True)]
+        assert places == sorted(places)
