@@ -69,6 +69,7 @@ dist: $(BUILT)
 	.release/bin/twine check --strict dist/*
 	.release/bin/check-wheel-contents dist/*.whl
 	mkdir .archive && tar -xzf dist/*.tar.gz -C .archive --strip-components 1
+	cd .archive && ../$(BIN)/python setup.py --quiet build_ext --inplace
 	cd .archive && PYTHONPATH=src ../$(BIN)/python -m pytest tests/test_*.py tests/solvers/test_solving.py --ignore=tests/test_tutorials.py
 	$(PYTHON) -m venv --clear .release
 	.release/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt dist/*.whl

@@ -57,9 +57,10 @@ for name in ("numba", "llvmlite", "scipy", "networkx", "Cython"):
     sys.modules[name] = None  # every import of it fails
 import checkmate
 for graph in (checkmate.networks.vgg16(), checkmate.networks.transformer(layers=4)):
-    for method in ("auto", "greedy", "chen-greedy-ap", "lp-rounding"):
-        checkmate.solve(graph, "80%", method, time_limit=5, gap=0.05)
-checkmate.solve(checkmate.networks.vgg16(), "80%", order="any", time_limit=5, gap=0.05)
+    budget = (graph.min_working_set + graph.no_recompute_peak) // 2
+    for method, order in (("auto", "given"), ("auto", "any"), ("greedy", "given")):
+        checkmate.solve(graph, budget, method, order=order, time_limit=5, gap=0.05)
+    checkmate.solve(graph, graph.no_recompute_peak, "chen-greedy-ap", time_limit=5)
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 try:
-    from . import graph_kernels as graph_kernels
+    from .graph_kernels import useful_until as useful_until
 except ImportError as error:
     raise ImportError(
         f"checkmate's compiled kernels cannot be loaded ({error}): run pip install checkmate-remat, "
