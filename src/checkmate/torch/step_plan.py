@@ -406,26 +406,25 @@ def make_step_plan(
     twice = checkpointed(joined, captured) if options.keep_checkpoints else ()
     own: dict[str, Any] = {"device": device, "num_graphs": graphs, "of": options.of}
     tried: list[StepPlan] = []
-    apart = False
+
+    def under(plan: Plan, apart: bool) -> StepPlan:
+        return StepPlan(plan, passes, events, joined, captured, script, limit, again, apart)
+
     for _ in range(_TRIES):
         plan = make_plan(joined.graph, options, allowance, Plan, others, soon, twice, **own)
         less = _next_limit(joined, plan.schedule, allowance, limit, again, plan)
         if less is None:
-            tried.append(StepPlan(plan, passes, events, joined, captured, script, limit, again, apart))
-            excess = tried[-1].compiled_peak - room
-            if excess > 0 and not apart:
-                apart = True
-                other = StepPlan(plan, passes, events, joined, captured, script, limit, again, apart)
-                tried[-1] = min(tried[-1], other, key=_compiled_peak)
-                excess = tried[-1].compiled_peak - room
+            made = under(plan, apart=bool(tried))
+            if made.compiled_peak > room and not made.apart:
+                made = min(made, under(plan, apart=True), key=_compiled_peak)
+            tried.append(made)
+            excess = made.compiled_peak - room
             if excess <= 0:
                 break
             # What Inductor's programs take beyond their plans differs from plan to plan: if once the excess is not enough, more is taken off.
             less = simulate(joined.graph, plan.schedule.steps).peak - excess * len(tried)
         allowance = _with_less(allowance, less)
-    if not tried:
-        tried.append(StepPlan(plan, passes, events, joined, captured, script, limit, again))
-    made = min(tried, key=_compiled_peak)
+    made = min(tried, key=_compiled_peak) if tried else under(plan, apart=False)
     made.plan.rehearsed_peak = made.compiled_peak or None
     made.search_on(options)
     return made

@@ -25,6 +25,7 @@ from ..representation.sequence_kernels cimport (
     superfluous,
     undo,
 )
+from ..representation.sorting cimport sort
 
 #: Most ops recomputed together in one move, and most ops moved together.
 cpdef enum:
@@ -254,7 +255,7 @@ cdef bint _drop_one(Run run, SequenceState s) noexcept nogil:
 cdef void _recompute(Run run, SequenceState s, int64_t stamp) noexcept nogil:
     """Let go of a value that is live somewhere (above the limit, if anywhere) and recompute it before its next use."""
     cdef int64_t *stack = run.stack
-    cdef int64_t here, position = -1, op = 0, i, value, slot, count, scanned, reader, x, source, place
+    cdef int64_t here, position = -1, op = 0, i, value, slot, count, scanned, reader, x, source
     cdef double choice, share
     if s.count[FREE] <= TOGETHER or s.num_values == 0:
         return
@@ -298,12 +299,7 @@ cdef void _recompute(Run run, SequenceState s, int64_t stamp) noexcept nogil:
                 run.marks[source] = stamp
                 stack[count] = source
                 count += 1
-    for i in range(1, count):  # op numbers are a topological order
-        source, place = stack[i], i
-        while place > 0 and stack[place - 1] > source:
-            stack[place] = stack[place - 1]
-            place -= 1
-        stack[place] = source
+    sort(stack, count)  # op numbers are a topological order
     for i in range(count):
         stack[i] = insert(s, stack[i], position + i)
     for i in range(count):
