@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import CheckmateError
-from ..schedule import Step
+from ..schedule import Compute, Step
 from .capture import Captured
 from .emit import Emitted, Numbers, emit
 from .inductor.inner import Pair, compile_pair
 from .internals import Boxed, boxed
+from .nodes import Computation
 from .sizes import Bindings
 
 
@@ -51,7 +53,7 @@ class _CompiledHalves(Halves):
 
     captured: Captured = field(kw_only=True)
     emitted: Emitted = field(kw_only=True)
-    apart: bool = field(kw_only=True)
+    apart: Collection[Computation] | None = field(kw_only=True)
     pairs: dict[Bindings, Pair] = field(kw_only=True)
     ready: dict[Bindings, Halves] = field(kw_only=True, default_factory=dict)
 
@@ -66,11 +68,22 @@ class _CompiledHalves(Halves):
         return self.ready[sizes]
 
 
-def halves_of(captured: Captured, steps: Sequence[Step], apart: bool) -> Halves:
+def computations(steps: Iterable[Step]) -> list[Computation]:
+    """Those of a schedule, in their order."""
+    times: Counter[int] = Counter()
+    found = []
+    for step in steps:
+        if isinstance(step, Compute):
+            times[step.op] += 1
+            found.append((step.op, times[step.op]))
+    return found
+
+
+def halves_of(captured: Captured, steps: Sequence[Step], apart: Collection[Computation] | None = None) -> Halves:
     """Emit a schedule of one part: of its ops, or of their groups where they run in groups.
 
     Args:
-        apart: what compiles the passes is not to join these groups.
+        apart: see `inductor.internals.lower`.
     """
     if captured.fusion is not None:
         emitted = emit(captured, captured.fusion.expand(steps), functional=True)
@@ -92,7 +105,7 @@ def halves_of(captured: Captured, steps: Sequence[Step], apart: bool) -> Halves:
     return Halves(boxed(emitted.forward), boxed(emitted.backward), emitted.forward_numbers, emitted.backward_numbers)
 
 
-def _compiled(captured: Captured, emitted: Emitted, sizes: Bindings, apart: bool) -> Pair:
+def _compiled(captured: Captured, emitted: Emitted, sizes: Bindings, apart: Collection[Computation] | None) -> Pair:
     assert emitted.backward is not None and captured.inner is not None
     count, number = len(captured.outputs), captured.sizes.at(sizes)
     return compile_pair(emitted.forward, emitted.backward, count, number, captured.device, captured.inner.profile, apart)

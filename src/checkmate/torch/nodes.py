@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import fx
@@ -20,6 +21,8 @@ _COLLECTIVES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autogra
 
 #: In the metadata of a node: the group that it is planned in, where a compiler joins groups; and which computation of its op it is.
 GROUP, COMPUTATION = "checkmate_group", "checkmate_computation"
+#: A group, and which of its computations: 1 for the first.
+Computation: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ..graph import Graph
 from ..planning import Allowance, make_plan
 from ..planning.parts import least_across
 from .capture import Captured
-from .halves import Halves, halves_of
+from .halves import Halves, computations, halves_of
 from .options import Options
 from .plan import Plan
 from .step_plan import part_graph
@@ -33,4 +33,4 @@ def safe_halves(captured: Captured, options: Options, allowance_of: Callable[[Gr
         except InfeasibleBudget as error:
             enough = replace(allowance, total=error.smallest_found)
             plan = make_plan(part.graph, quick, enough, Plan, soon=True, device=captured.device)
-    return halves_of(captured, plan.schedule.steps, apart=True)
+    return halves_of(captured, plan.schedule.steps, computations(plan.schedule.steps))

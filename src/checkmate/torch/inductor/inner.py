@@ -18,7 +18,7 @@ from ...planning.fusion import Fusion, Kind, fuse
 from ..in_place import writable_inputs
 from ..internals import Boxed, frees_gradients, mark_boxed
 from ..measure import same_device
-from ..nodes import GROUP, tensors_of
+from ..nodes import GROUP, Computation, tensors_of
 from ..sizes import Concrete, Number, hint, storage_key
 from .dry_run import Profiler, dry_run
 from .internals import Lowered, leave_layouts_to_inductor, lower, sized_mode
@@ -96,7 +96,7 @@ def compile_pair(
     number: Number,
     device: torch.device,
     profile: Profiler,
-    apart: bool,
+    apart: Collection[Computation] | None = None,
 ) -> Pair:
     """Have Inductor write programs for both passes, and see what they take.
 

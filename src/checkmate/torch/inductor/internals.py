@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..internals import Boxed, compiling, mark_boxed
-from ..nodes import COMPUTATION, GROUP, tensors_of
+from ..nodes import COMPUTATION, GROUP, Computation, tensors_of
 from ..sizes import storage_key
 
 
@@ -177,7 +177,7 @@ def lower(
     *,
     backward: bool = False,
     inference: bool = False,
-    apart: bool = False,
+    apart: Collection[Computation] | None = None,
 ) -> Lowered:
     """Have Inductor write a program for a graph.
 
@@ -185,7 +185,8 @@ def lower(
         module: it is changed. inputs: fake tensors of one mode, and numbers.
         visible: so many of its outputs, the first ones, keep the strides that the graph says; the others may have any.
         backward, inference: which pass it is.
-        apart: groups that are planned apart do not run as one kernel, which needs the memory of all of them at a time.
+        apart: if not None, the program is to take what is planned: kernels run in the order of the graph, no buffer waits to be used once
+            more, and no kernel joins these computations of groups with others, or it needs the memory of all of them at a time.
     """
     from torch._inductor import compile_fx
     from torch._inductor import config as inductor_config
@@ -200,8 +201,8 @@ def lower(
     # Programs are kept on disk by their graphs, which do not say how many outputs are visible.
     compiler: Any = torch.compiler.config
     tag = f"{compiler.cache_key_tag} {visible}"
-    if apart:  # nor which groups there are
-        groups = str([_group(node) for node in module.graph.nodes])
+    if apart is not None:  # nor which groups there are
+        groups = str(([_group(node) for node in module.graph.nodes], sorted(apart)))
         tag += hashlib.sha256(groups.encode()).hexdigest()
     # What is fixed in memory matters to CUDA graphs alone, which plans do not use.
     with (
@@ -210,7 +211,7 @@ def lower(
         tracing(TracingContext(mode)),
         inductor_config.patch(fx_graph_remote_cache=False, freezing=False, cpp_wrapper=False),
         compiler.patch(cache_key_tag=tag),
-        _groups_apart() if apart else nullcontext(),
+        nullcontext() if apart is None else _as_planned(apart),
         _not_loaded(),
     ):
         compiled = compile_fx.compile_fx_inner(
@@ -224,38 +225,46 @@ def lower(
 
 
 @contextmanager
-def _groups_apart() -> Iterator[None]:
-    """No kernel computes what is planned as several groups, and kernels run in the order of the graph."""
+def _as_planned(apart: Collection[Computation]) -> Iterator[None]:
+    """Programs take what is planned; see `lower`."""
     from torch._inductor import config as inductor_config
     from torch._inductor.choices import InductorChoices
     from torch._inductor.codegen.cpp import CppScheduling
     from torch._inductor.virtualized import V
 
-    class Apart(InductorChoices):
+    class Choices(InductorChoices):
         @staticmethod
         def can_fuse(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
             first, second = _made_in(node1), _made_in(node2)
-            if first and second and first.isdisjoint(second):
+            if first and second and first.isdisjoint(second) and not (first | second).isdisjoint(apart):
                 return False
             return bool(InductorChoices.can_fuse(scheduler, node1, node2, shared_data_score))
 
+    def is_complete(scheduling: Any) -> bool:
+        """Kernels for CPUs that were not fused are one function all the same, up to the next call of a library, unless it is said to
+        be complete."""
+        scheduler = scheduling.scheduler
+        place = scheduler.nodes.index(scheduler.current_node)
+        return any(not _made_in(kernel).isdisjoint(apart) for kernel in scheduler.nodes[place : place + 2])
+
     with (
-        V.set_choices_handler(Apart()),
-        inductor_config.patch(reorder_for_locality=False, reorder_for_peak_memory=False),
-        # Kernels for CPUs that were not fused are one function all the same, up to the next call of a library, unless it is said to be complete.
-        patch.object(CppScheduling, "ready_to_flush", lambda self: True),
+        V.set_choices_handler(Choices()),
+        # Buffers that are used once more are held until then, where Inductor, who does not count what libraries take, sees no harm.
+        inductor_config.patch(reorder_for_locality=False, reorder_for_peak_memory=False, allow_buffer_reuse=False),
+        patch.object(CppScheduling, "ready_to_flush", is_complete),
     ):
         yield
 
 
-def _made_in(kernel: Any) -> set[tuple[int, int]]:
-    """The groups of what a kernel makes: those of ops that it computes on the way have lower numbers."""
-    known = [[group for one in part.node.origins if (group := _group(one)) is not None] for part in kernel.get_nodes()]
+def _made_in(kernel: Any) -> set[Computation]:
+    """The computations of groups that make what a kernel makes: those of ops that it computes on the way have lower numbers."""
+    known = [
+        [group for one in part.node.origins if (group := _group(one)) is not None] for part in kernel.get_nodes() if part.node
+    ]
     return {max(groups) for groups in known if groups}
 
 
-def _group(node: fx.Node) -> tuple[int, int] | None:
-    """The number of a node's group, and which computation of that it belongs to."""
+def _group(node: fx.Node) -> Computation | None:
     return (node.meta[GROUP], node.meta[COMPUTATION]) if GROUP in node.meta and COMPUTATION in node.meta else None
 
 
