@@ -35,8 +35,8 @@ from .watch import Watch
 _TRIES = 5
 #: What CUDA's allocator reserves may be this part more than is modelled: for five plans on an H100 0.99 to 1.06 of it was modelled.
 _UNSURE = 50
-#: Where programs that a compiler likes take too much, what they join is kept apart first where less is left free than so many times the
-#: excess: of U-Net, GPT, ResNet-50 and Llama that is enough, and what is apart elsewhere costs the Llama 2% of its time.
+#: Where programs as their compiler likes them take too much, they join nothing, at first, while less is left free than so many times the
+#: excess. That is enough for U-Net, GPT and Llama of `benchmarks/torch_peers.py`; apart everywhere, the Llama takes up to 2% more time.
 _JOINING = 3
 
 

@@ -249,7 +249,7 @@ def _as_planned(apart: Collection[Computation]) -> Iterator[None]:
 
     with (
         V.set_choices_handler(Choices()),
-        # Buffers that are used once more are held until then, where Inductor, who does not count what libraries take, sees no harm.
+        # Inductor, which does not count what libraries take for themselves, may hold a buffer for one that comes later.
         inductor_config.patch(reorder_for_locality=False, reorder_for_peak_memory=False, allow_buffer_reuse=False),
         patch.object(CppScheduling, "ready_to_flush", is_complete),
     ):
