@@ -79,7 +79,7 @@ def computations(steps: Iterable[Step]) -> list[Computation]:
     return found
 
 
-def halves_of(captured: Captured, steps: Sequence[Step], apart: Collection[Computation] | None = None) -> Halves:
+def halves_of(captured: Captured, steps: Sequence[Step], apart: Collection[Computation] | None) -> Halves:
     """Emit a schedule of one part: of its ops, or of their groups where they run in groups.
 
     Args:

@@ -101,7 +101,7 @@ class StepPlan:
         script: Script,
         limit: int,
         again: int | None,
-        apart_above: int | None = None,
+        apart_above: int | None,
     ):
         self.plan = plan
         self.limit = limit
@@ -427,16 +427,22 @@ def make_step_plan(
     def under(plan: Plan, apart_above: int | None) -> StepPlan:
         return StepPlan(plan, passes, events, joined, captured, script, limit, again, apart_above)
 
+    def least(plan: Plan) -> StepPlan:
+        """With programs in the way that took the least; the first plan's are written in other ways until they keep to the budget."""
+        if tried:
+            return under(plan, min(tried, key=_compiled_peak).apart_above)
+        made = under(plan, None)
+        excess = made.compiled_peak - room
+        for above in dict.fromkeys((max(0, limit - _JOINING * excess), 0)):
+            if made.compiled_peak > room:
+                made = min(made, under(plan, above), key=_compiled_peak)
+        return made
+
     for _ in range(_TRIES):
         plan = make_plan(joined.graph, options, allowance, Plan, others, soon, twice, **own)
         less = _next_limit(joined, plan.schedule, allowance, limit, again, plan)
         if less is None:
-            made = under(plan, min(tried, key=_compiled_peak).apart_above if tried else None)
-            excess = made.compiled_peak - room
-            for above in () if tried else (limit - _JOINING * excess, 0):
-                if made.compiled_peak > room:
-                    made = min(made, under(plan, above), key=_compiled_peak)
-            tried.append(made)
+            tried.append(made := least(plan))
             excess = made.compiled_peak - room
             if excess <= 0:
                 break

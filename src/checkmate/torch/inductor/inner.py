@@ -96,7 +96,7 @@ def compile_pair(
     number: Number,
     device: torch.device,
     profile: Profiler,
-    apart: Collection[Computation] | None = None,
+    apart: Collection[Computation] | None,
 ) -> Pair:
     """Have Inductor write programs for both passes, and see what they take.
 

@@ -265,6 +265,7 @@ def _made_in(kernel: Any) -> set[Computation]:
 
 
 def _group(node: fx.Node) -> Computation | None:
+    """The group of a node, and which computation of it the node belongs to."""
     return (node.meta[GROUP], node.meta[COMPUTATION]) if GROUP in node.meta and COMPUTATION in node.meta else None
 
 
