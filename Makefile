@@ -62,7 +62,8 @@ check: $(BUILT)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# A wheel and an archive, checked; the archive's own tests, run in it, with its own code; and the wheel used in an empty environment.
+# A wheel and an archive, checked; the archive's own tests, run in it, with its own code; and the wheel used in an empty environment,
+# where all that it brings along takes less than 100 MB.
 dist: $(BUILT)
 	rm -rf dist .archive
 	$(PYTHON) -m venv --clear .release
@@ -73,8 +74,9 @@ dist: $(BUILT)
 	mkdir .archive && tar -xzf dist/*.tar.gz -C .archive --strip-components 1
 	cd .archive && ../$(BIN)/python setup.py --quiet build_ext --inplace
 	cd .archive && PYTHONPATH=src ../$(BIN)/python -m pytest tests/test_*.py tests/solvers/test_solving.py --ignore=tests/test_tutorials.py
-	$(PYTHON) -m venv --clear .release
-	.release/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt dist/*.whl
+	$(PYTHON) -m venv --clear --without-pip .release
+	$(BIN)/python -m pip --python .release/bin/python install --disable-pip-version-check --quiet --constraint constraints.txt dist/*.whl
+	test "$$(du --summarize --bytes .release/lib | cut --fields 1)" -lt 100000000
 	cd dist && ../.release/bin/checkmate solve resnet50 --batch 64 --budget 60% --time-limit 10
 
 # The pages, without a warning. They are read without the frameworks: an environment of their own is soon made.

@@ -42,8 +42,6 @@ from typing import Any
 
 import psutil
 from command_line_material import bad_command, materials, search_command
-from rich.console import Console
-from rich.table import Table
 from solver import environment
 
 #: Seconds after which a command counts as one that hangs; after which an interrupted one does.
@@ -394,16 +392,11 @@ def main() -> int:
     data = {"environment": environment(), "settings": settings, "seconds": seconds, "slowest": slowest}
     data |= {"counts": dict(sorted(counts.items())), "failures": sorted(failures, key=lambda one: one["seed"])}
     options.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    table = Table("", "", box=None, show_header=False)
     kinds = Counter(one["wrong"] for one in failures)
     rows = [*sorted(counts.items()), *((f"failures: {kind}", number) for kind, number in sorted(kinds.items()))]
-    for label, figure in (
-        *rows,
-        ("failures", len(failures)),
-        *((f"slowest {k}", f"{s:.1f} s (seed {n})") for k, (s, n) in slowest.items()),
-    ):
-        table.add_row(label, str(figure))
-    Console(width=100).print(table)
+    rows += [("failures", len(failures)), *((f"slowest {k}", f"{s:.1f} s (seed {n})") for k, (s, n) in slowest.items())]
+    for label, figure in rows:
+        print(f"{label:60} {figure}")
     return 1 if failures else 0
 
 

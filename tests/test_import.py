@@ -29,7 +29,7 @@ def test_the_command_line_imports_next_to_nothing_before_it_answers_ctrl_c() -> 
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     own = {name for name in result.stdout.split() if name.startswith("checkmate")}
     assert own == {"checkmate", "checkmate.version", "checkmate.cli"}
-    assert not {"argparse", "importlib", "numpy", "rich", "signal", "typing"} & set(result.stdout.split())
+    assert not {"argparse", "importlib", "numpy", "tqdm", "signal", "typing"} & set(result.stdout.split())
 
 
 def test_core_works_without_any_framework() -> None:
@@ -66,7 +66,7 @@ for graph in (checkmate.networks.vgg16(), checkmate.networks.transformer(layers=
     assert result.returncode == 0, result.stderr
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = {re.match(r"[\w-]+", one).group() for one in project["dependencies"]}  # type: ignore[union-attr]
-    assert asked == {"numpy", "highspy", "platformdirs", "psutil", "rich", "jinja2"}
+    assert asked == {"numpy", "highspy", "platformdirs", "psutil", "tqdm", "jinja2"}
 
 
 def test_without_compiled_kernels_it_says_what_to_do() -> None:

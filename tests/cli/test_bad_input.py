@@ -132,7 +132,7 @@ ODD = [
 def test_names_do_nothing_to_a_terminal(
     name: str, terminal: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither those in a file nor those of files; rich may think that it writes to a terminal."""
+    """Neither those in a file nor those of files; the command may think that it writes to a terminal."""
     monkeypatch.chdir(tmp_path)
     if terminal:
         monkeypatch.setenv("FORCE_COLOR", "1")

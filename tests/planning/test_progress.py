@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from tqdm import tqdm
 
 from checkmate.planning.progress import PlanningProgress
 
@@ -31,6 +32,19 @@ def test_a_terminal_shows_what_is_done_from_the_first_second() -> None:
         assert f"checkmate, a\\x1b[2J model: {what}" in shown
     assert "\x1b[2J" not in shown, "a name does nothing to the terminal"
     assert "afterwards" not in shown
+
+
+def test_a_bar_that_the_user_shows_stays_whole() -> None:
+    stream = Terminal()
+    with tqdm(total=2, desc="epoch", file=stream, ncols=80, nrows=24) as bar:
+        bar.update()
+        before = stream.getvalue()
+        planned(stream, None)
+        during = stream.getvalue()[len(before) :]
+    assert "looking for a schedule" in during
+    assert all("\n" in part for part in during.split("\x1b[A")[:-1]), (
+        "it is drawn one line further down, and the cursor goes back up"
+    )
 
 
 @pytest.mark.parametrize(("stream", "shown"), [(io.StringIO(), None), (Terminal(), False)])

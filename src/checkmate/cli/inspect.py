@@ -10,7 +10,6 @@ from typing import Any
 from ..errors import InvalidSchedule
 from ..networks import NETWORKS
 from ..planning.device_models import DEVICE_MODELS
-from ..report.tables import text_table
 from ..schedule import Schedule
 from ..solvers import solve
 from ..text import named
@@ -21,7 +20,7 @@ from .interrupts import Interrupts
 from .other_budgets import other_schedules
 from .parser import BadUsage, parser
 from .source import find_source
-from .terminal import Live, print_json, show, show_figures, show_title, show_written, with_bytes
+from .terminal import Live, print_json, show, show_figures, show_table, show_title, show_written, with_bytes
 
 #: Lines on what is in memory at the peak; the page has more.
 _SHOWN = 5
@@ -140,8 +139,8 @@ def networks(options: argparse.Namespace, interrupts: Interrupts) -> bool:
         [row["name"], str(row["ops"]), *(format_bytes(row[key]) for key in ("fixed_memory", "no_recompute_peak")), row["title"]]
         for row in rows
     ]
-    show(text_table(["network", "ops", "fixed", "peak", ""], cells, left=[""]), "")
-    show("A training step at batch 1, float32; peak: without recomputation. transformerN is gpt2 with N layers.")
+    show_table(["network", "ops", "fixed", "peak", ""], cells, left=[""])
+    show("", "A training step at batch 1, float32; peak: without recomputation. transformerN is gpt2 with N layers.")
     return True
 
 
@@ -162,8 +161,8 @@ def devices(options: argparse.Namespace, interrupts: Interrupts) -> bool:
         ]
         for one in DEVICE_MODELS.values()
     ]
-    show(text_table(heads, cells, left=["", "source"]), "")
-    show("Published peaks: arithmetic in TFLOP/s without sparsity, memory traffic in GB/s.")
+    show_table(heads, cells, left=["", "source"])
+    show("", "Published peaks: arithmetic in TFLOP/s without sparsity, memory traffic in GB/s.")
     return True
 
 
@@ -193,5 +192,6 @@ def demo(options: argparse.Namespace, interrupts: Interrupts) -> bool:
     if options.json:
         print_json(rows)
     else:
-        show(text_table(COLUMNS, cells(rows)), "", *NOTE.splitlines())
+        show_table(COLUMNS, cells(rows))
+        show("", *NOTE.splitlines())
     return True

@@ -4,51 +4,52 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import sys
-from collections.abc import Iterable
-from typing import Any, TextIO
-
-from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
-from rich.table import Column, Table
-from rich.text import Text
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
 
 from ..graph import Graph
-from ..report.tables import as_text, text_table
+from ..live import LiveLine
 from ..schedule import Schedule
 from ..solvers import Progress
 from ..text import named, printable
 from ..units import format_bytes
+from .tables import fold, table_lines
+
+#: Columns that a line is set in under the one that it belongs to.
+_INDENT = 2
 
 
-def show(*parts: RenderableType) -> None:
-    """Print to standard output: to a terminal in its width and with some colour, elsewhere plain lines of any length.
-
-    rich's markup means nothing in strings, and no character of them does anything to a terminal.
-    """
-    screen = _console(sys.stdout)
-    for part in parts:
-        what = Text(printable(part)) if isinstance(part, str) else part
-        if screen.is_terminal:
-            screen.print(what)
-        else:
-            sys.stdout.write(as_text(what))
+def show(*lines: str, bold: bool = False, indent: int = 0) -> None:
+    """Print to standard output: to a terminal in its width, elsewhere lines of any length. No character of them does anything to a terminal."""
+    width = _width(indent)
+    before, after = ("\x1b[1m", "\x1b[0m") if bold and _has_styles() else ("", "")
+    for line in lines:
+        text = printable(line)
+        for part in [text] if width is None else fold(text, width):
+            print(f"{' ' * indent}{before}{part}{after}")
 
 
 def show_title(title: str) -> None:
     """The line above figures and tables."""
-    show(Text(printable(title), "bold"))
+    show(title, bold=True)
+
+
+def show_table(heads: Sequence[str], rows: Iterable[Sequence[str] | None], left: Sequence[str] = (), indent: int = 0) -> None:
+    """A table without lines between its cells; see `table_lines`."""
+    head, body = table_lines(heads, rows, left, _width(indent))
+    show(*head, bold=True, indent=indent)
+    show(*body, indent=indent)
 
 
 def show_figures(title: str, rows: Iterable[tuple[str, str]]) -> None:
     """A line of title, and below it labels and what they stand for."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for label, figure in rows:
-        table.add_row(Text(label), Text(printable(figure)))
+    _, lines = table_lines(("", ""), rows, left=("",), width=_width(_INDENT))
     show_title(title)
-    show(_indented(table))
+    show(*lines, indent=_INDENT)
 
 
 def show_schedule(schedule: Schedule, written: Iterable[object] = ()) -> None:
@@ -84,7 +85,7 @@ def show_searches(title: str, rows: Iterable[tuple[str, dict[str, Any]]]) -> Non
         ]
         for label, row in rows
     ]
-    show(_indented(text_table([title, "overhead", "gap", "peak", "seconds", ""], table, left=[""])))
+    show_table([title, "overhead", "gap", "peak", "seconds", ""], table, left=[""], indent=_INDENT)
 
 
 def show_written(paths: Iterable[object]) -> None:
@@ -92,11 +93,6 @@ def show_written(paths: Iterable[object]) -> None:
     for path in paths:
         if path is not None:
             show(f"  wrote {printable(path)}")
-
-
-def _indented(table: Table) -> Padding:
-    """Under the line that it belongs to."""
-    return Padding(table, (0, 0, 0, 2), expand=False)
 
 
 class Live:
@@ -109,46 +105,29 @@ class Live:
     """
 
     def __init__(self, quiet: bool, searches: int = 1):
-        self._quiet = quiet
-        self._screen = _console(sys.stderr)
+        self._quiet, self._searches = quiet, searches
         self._label, self._ideal = "", 1.0
-        # Where the terminal has no other letters the line moves with these.
-        columns: list[ProgressColumn] = [SpinnerColumn("line" if self._screen.options.ascii_only else "dots")]
-        if searches > 1:
-            columns += [BarColumn(20), MofNCompleteColumn()]
-        columns.append(
-            TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
-        )
-        columns.append(TimeElapsedColumn())
-        hidden = quiet or not self._screen.is_terminal
-        self._bars = Bars(
-            *columns,
-            console=self._screen,
-            transient=True,
-            expand=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            disable=hidden,
-        )
-        self._task = self._bars.add_task("starting", total=searches)
+        self._open = ExitStack()
+        self._line: LiveLine | None = None
         self._depth = 0
 
     def __enter__(self) -> Live:
         """Show the line, until the outermost `with` ends."""
-        if self._depth == 0:
-            self._bars.reset(self._task)
-            self._bars.start()
+        if self._depth == 0 and not self._quiet and sys.stderr.isatty():
+            self._line = self._open.enter_context(LiveLine(sys.stderr, "starting", self._searches))
         self._depth += 1
         return self
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if self._depth == 0:
-            self._bars.stop()
+            self._line = None
+            self._open.close()
 
     def describe(self, text: str) -> None:
         """What is being done."""
-        self._bars.update(self._task, description=printable(text))
+        if self._line is not None:
+            self._line.describe(text)
 
     def begin(self, graph: Graph, label: str = "") -> None:
         """The next search."""
@@ -158,20 +137,18 @@ class Live:
     def __call__(self, report: Progress) -> None:
         cost = "no schedule yet" if report.cost is None else f"overhead {report.cost / self._ideal:.4f}"
         gap = "" if report.gap is None else f"  gap {percent(report.gap)}"
-        text = f"{self._label}{cost}  bound {report.lower_bound / self._ideal:.4f}{gap}  {report.note}"
-        self.describe(text)
+        self.describe(f"{self._label}{cost}  bound {report.lower_bound / self._ideal:.4f}{gap}  {report.note}")
 
     def done(self) -> None:
         """A search has ended."""
-        self._bars.advance(self._task)
+        if self._line is not None:
+            self._line.advance()
 
     def say(self, line: str) -> None:
         """Print a line to standard error."""
-        if self._quiet:
-            return
-        if self._screen.is_terminal:
-            self._screen.print(Text(printable(line)))
-        else:
+        if self._line is not None:
+            self._line.print(line)
+        elif not self._quiet:
             print(printable(line), file=sys.stderr, flush=True)
 
 
@@ -201,5 +178,14 @@ def _plain(data: Any) -> Any:
     return data
 
 
-def _console(stream: TextIO) -> Console:
-    return Console(file=stream, highlight=False, markup=False, emoji=False)
+def _width(indent: int = 0) -> int | None:
+    """Columns of the terminal that standard output is, right of so many spaces; None if it is none."""
+    return max(1, shutil.get_terminal_size().columns - indent) if _is_terminal() else None
+
+
+def _is_terminal() -> bool:
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+
+
+def _has_styles() -> bool:
+    return _is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from typing import Any, TextIO
+from typing import TextIO
 
+from ..live import LiveLine
 from ..text import printable
 
 
@@ -24,27 +25,17 @@ class PlanningProgress:
         self._live = terminal and shown is not False
         self._plain = bool(shown) and self._stream is not None and not terminal
         self._open = ExitStack()
-        self._bars: Any = None
+        self._line: LiveLine | None = None
         self._said = ""
 
     def __enter__(self) -> PlanningProgress:
-        if self._live:
-            from rich.console import Console
-            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-            console = Console(file=self._stream, highlight=False, markup=False, emoji=False)
-            bars = Progress(*columns, console=console, transient=True, redirect_stdout=False)
-            bars.add_task(self._line("starting"), total=None)
-            self._bars = self._open.enter_context(bars)
-        self._open.callback(self._end)
+        if self._live and self._stream is not None:
+            self._line = self._open.enter_context(LiveLine(self._stream, self._named("starting")))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._line, self._plain = None, False
         self._open.close()
-
-    def _end(self) -> None:
-        self._bars, self._plain = None, False
 
     def say(self, what: str) -> None:
         """Something else is done from now on."""
@@ -52,15 +43,15 @@ class PlanningProgress:
 
     def count(self, what: str, done: int, total: int) -> None:
         """So many of the parts of something are done."""
-        if self._bars is not None or done == total:
+        if self._line is not None or done == total:
             self._show(f"{what}: {done} of {total}", at_once=False)
 
     def _show(self, what: str, at_once: bool) -> None:
-        if self._bars is not None:
-            self._bars.update(self._bars.task_ids[0], description=self._line(what), refresh=at_once)
+        if self._line is not None:
+            self._line.describe(self._named(what), at_once)
         elif self._plain and what != self._said:
-            print(self._line(what), file=self._stream, flush=True)
+            print(self._named(what), file=self._stream, flush=True)
         self._said = what
 
-    def _line(self, what: str) -> str:
+    def _named(self, what: str) -> str:
         return f"checkmate, {self._name}: {printable(what)}"
