@@ -154,7 +154,7 @@ def _times(entries: Sequence[dict[str, Any]], path: Path) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("ops")
     axes.set_ylabel("seconds")
-    axes.legend(frameon=False, fontsize=8)
+    figure.legend(loc="outside right center", frameon=False, fontsize=8)
     _plain(axes)
     _save(figure, path)
 

@@ -319,7 +319,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "near-the-least": near_the_least,
     **{
         f"paper-{name}": partial(of_the_paper, name)
-        for name in ("costs", "costs-beside", "profiled-costs", "batches-once", "batches-twice", "modern", "checks", "exceptions")
+        for name in (
+            *("costs", "costs-beside", "profiled-costs", "batches-once", "batches-twice"),
+            *("times", "modern", "traces", "checks", "exceptions"),
+        )
     },
 }
 
