@@ -654,6 +654,9 @@ def test_second_derivatives_are_refused_in_one_line(compile: Compile) -> None:
     (first,) = torch.autograd.grad(compiled(x).sum(), x, create_graph=True)
     with pytest.raises(checkmate.CheckmateError, match="second derivative.*model.forward"):
         first.square().sum().backward()
+    (first,) = torch.autograd.grad(compiled(x).sum(), x, create_graph=True)
+    with pytest.raises(checkmate.CheckmateError, match="second derivative.*model.forward"):
+        torch.autograd.grad(first.sum(), x)  # of which PyTorch would say that it does not depend on the input
     (plain,) = torch.autograd.grad(model.forward(x).sum(), x, create_graph=True)  # what the message says
     assert torch.equal(first, plain)
     plain.square().sum().backward()

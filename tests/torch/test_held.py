@@ -470,6 +470,22 @@ def test_copies_that_do_not_train(rest: Callable[[nn.Module], nn.Module]) -> Non
     assert len(list(unrelated.parameters())) > 0  # alive until here, and not counted
 
 
+def test_frozen_parameters_of_other_models() -> None:
+    """Teachers, encoders, losses that are networks: whatever their classes and shapes."""
+    held = Held()
+    net = network()
+    held.watch_module(net)
+    frozen, trained = nn.Embedding(30, 70).requires_grad_(False), nn.Linear(30, 70)
+    held.look()
+    own = parameters(net) + bytes_of(*net.buffers())
+    assert held.now(CPU) == own + parameters(frozen)
+    assert held.trained(CPU) == parameters(net)
+    del frozen
+    gc.collect()
+    assert held.now(CPU) == own
+    assert len(list(trained.parameters())) == 2  # alive until here, and not counted: it has a budget of its own
+
+
 # --- several processes ---
 
 

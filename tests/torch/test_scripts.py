@@ -362,3 +362,46 @@ def test_capture_changes_nothing() -> None:
     assert parameters < kept <= parameters + 16
     with pytest.raises(checkmate.CheckmateError, match="gradient"):
         checkmate.torch.capture(nn.ReLU(), torch.randn(3))
+
+
+class Contrast(nn.Module):
+    """As in MoCo: features of earlier batches, read through a copy, then replaced by those of this one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        hidden = [layer for _ in range(6) for layer in (nn.Linear(256, 256), nn.GELU())]
+        self.net = nn.Sequential(nn.Linear(32, 256), *hidden, nn.Linear(256, 16))
+        self.register_buffer("queue", torch.randn(16, 512))
+        self.register_buffer("place", torch.zeros(1, dtype=torch.long))
+        self.queue: Tensor
+        self.place: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = F.normalize(self.net(x))
+        scores = features @ self.queue.clone()
+        place = int(self.place)  # where PyTorch ends a graph
+        self.queue[:, place : place + len(x)] = features.detach().T
+        self.place[0] = (place + len(x)) % 512
+        return F.cross_entropy(scores, torch.zeros(len(x), dtype=torch.long))
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)  # PyTorch's compiler looks at it
+def test_a_copy_of_what_the_script_changes_is_kept_for_the_backward_pass() -> None:
+    torch.manual_seed(0)
+    plain = Contrast()
+    planned = tight(twin(plain), "80%")
+    batches = torch.randn(5, 512, 32)
+    results = []
+    for model in (plain, planned):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        seen = []
+        for x in batches:
+            loss = model(x)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.detach())
+        results.append([*seen, *state(model)])
+    assert identical(*results)

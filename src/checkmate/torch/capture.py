@@ -38,13 +38,14 @@ from .nodes import (
     checkpoint_of,
     depends_on_tangents,
     has_side_effects,
+    is_clone,
     is_random,
+    is_repeatable,
     split_passes,
     tensors_of,
     unpin_overwritten,
 )
 from .outputs import lift_written, outputs_of
-from .random import RANDOM_DEVICES
 from .sizes import Bindings, Number, Scalars, Sizes, elements, storage_bytes, storage_key, within
 
 #: Name of the op between the two passes.
@@ -428,15 +429,15 @@ class _JointReader:
 
     def _can_run_again(self, node: fx.Node, makes: Sequence[int]) -> bool:
         """It changes nothing but its outputs, and everything it reads and draws can be had a second time."""
-        if has_side_effects(node) or (is_random(node) and self.device.type not in RANDOM_DEVICES):
+        if not is_repeatable(node, self.device, self.inner is not None):
             return False
-        if is_random(node) and self.inner is not None:
-            return False  # a compiler knows nothing of the states of random number generators
         # What a sparse tensor is made of may be parts of other values.
         if any(self.made[v].layout is not torch.strided for v in makes):
             return False
-        # An input that the forward pass overwrites is another one afterwards; batch norm does not look at it the second time.
         read = {storage_key(tensor) for source in node.all_input_nodes for tensor in tensors_of(source)}
+        if is_clone(node) and read.isdisjoint(self.owner):
+            return False  # a copy of an input, which the script may be about to change
+        # An input that the forward pass overwrites is another one afterwards; batch norm does not look at it the second time.
         return is_batch_norm(node) or read.isdisjoint(self.overwritten)
 
     def _saves_state(self, op: int) -> bool:
@@ -453,8 +454,7 @@ class _JointReader:
         # What these take beyond that is known: the allocator has given it out.
         fixed = dict(zip(self.fixed, (in_blocks(size, self.block) for size in asked[len(self.made) :]), strict=True))
         kept = self._kept(number)
-        pairs = enumerate(zip(self.bases, sizes, strict=False))
-        values = [Value(base.name, size, keep=value in kept) for value, (base, size) in pairs]
+        values = [Value(b.name, size, keep=v in kept) for v, (b, size) in enumerate(zip(self.bases, sizes, strict=False))]
         states = RNG_STATE_BYTES * sum(map(self._saves_state, range(len(self.parts))))
         return Graph(self._ops(costs, number, script), values, sum(fixed.values()) + states, self.name), fixed
 

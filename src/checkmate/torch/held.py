@@ -1,11 +1,12 @@
 """What training holds on a device besides the step, in bytes.
 
 Parameters and buffers that the step does not read, gradients of earlier microbatches, the optimizer's state, averaged copies
-of the model, the buckets of DistributedDataParallel, the shards of `fully_shard` and its buffers. Nobody has to say where they are:
-PyTorch tells all optimizers' steps to a hook, and what was made before is found among the objects of the process, by class.
+of the model, frozen parameters of any other (teachers, encoders, what an adapter is for), the buckets of DistributedDataParallel, the
+shards of `fully_shard` and its buffers. Nobody has to say where they are: PyTorch tells all optimizers' steps to a hook, and what was
+made before is found among the objects of the process, by class.
 
-Limits: of copies of the model that scripts make with `copy.deepcopy`, those are seen that do not train and were there when a plan was
-made; tensors beside a model are not, nor is what a communication hook keeps.
+Limits: frozen parameters, and copies of the model that do not train, are seen if they were there when a plan was made; tensors beside
+a model are not, nor is what a communication hook keeps.
 What `gc.freeze` hides cannot be found among the objects; optimizers still are, by their next step. The older
 FullyShardedDataParallel (one flat parameter) is not known.
 """
@@ -49,6 +50,7 @@ class Held:
         self._parameters: dict[int, weakref.ref[torch.Tensor]] = {}
         self._modules: list[weakref.ref[nn.Module]] = []
         self._averaged: list[weakref.ref[nn.Module]] = []
+        self._frozen: list[weakref.ref[torch.Tensor]] = []
         #: Parameters and buffers of modules and averaged copies. None: to be read from them again.
         self._tensors: list[weakref.ref[torch.Tensor]] | None = None
         self._optimizers: dict[int, _Watched] = {}
@@ -95,6 +97,7 @@ class Held:
             _add(storages, known)
             _add(storages, _gradients(known))
             _add(storages, self._sharded.gradients())
+            _add(storages, [parameter for reference in self._frozen if (parameter := reference()) is not None])
             total = bytes_on(storages, device, own) + self._state(device, storages) + self._sharded.buffers(device, self._knows)
             return total + sum(buckets.held(wrapper, device) for wrapper, buckets in list(self._wrappers.items()))
 
@@ -160,16 +163,20 @@ class Held:
         return max((size for peak in peaks for where, size in peak.items() if same_device(where, device)), default=0)
 
     def look(self) -> None:
-        """Find optimizers, averaged copies and wrappers of known parameters among the objects of the process."""
+        """Find optimizers, averaged copies and wrappers of known parameters, and frozen ones, among the objects of the process."""
         with self._lock:
             own = {type(module) for reference in self._modules if (module := reference()) is not None}
-        found = instances(_Optimizer, AveragedModel, DistributedDataParallel, *own)
+        found = instances(_Optimizer, AveragedModel, DistributedDataParallel, nn.Parameter, *own)
         with self._lock:
             self._tensors = None
             self._known_tensors()
             self.watch(self._sharded.look(self._knows))  # optimizers hold shards of the parameters that graphs read
+            self._frozen = []
             for thing in found:
-                if isinstance(thing, _Optimizer):
+                if isinstance(thing, nn.Parameter):
+                    if not thing.requires_grad and thing.grad is None:  # with a gradient it trains at times
+                        self._frozen.append(weakref.ref(thing))
+                elif isinstance(thing, _Optimizer):
                     self._admit_optimizer(thing)
                 elif isinstance(thing, (AveragedModel, DistributedDataParallel)) or _rests(thing):
                     self._admit_module(thing)

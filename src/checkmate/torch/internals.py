@@ -34,17 +34,18 @@ from torch._functorch._aot_autograd.descriptors import TangentAOTInput as Tangen
 from torch._guards import CompileContext
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import _symbolic_trace
 from torch.fx.graph import _BoxedCodeGen
 from torch.fx.graph_module import _forward_from_src
 from torch.optim.optimizer import _default_to_fused_or_foreach
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._sympy.printers import PythonPrinter
 
 from .bindings import BINDINGS
 from .recurrent import whole_layers
-from .second_derivative import refuse_second_derivative, without_graph
+from .second_derivative import refuse_second_derivative
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -81,9 +82,8 @@ def trace_and_compile(
             def run(arguments: list[Any]) -> Any:
                 if starts_step:
                     _runs.count += 1
-                elif torch.is_grad_enabled() and make is backward:
-                    return without_graph(function, arguments)
-                return function(arguments)
+                with torch.no_grad() if make is backward else nullcontext():  # create_graph=True would record what is done in it
+                    return function(arguments)
 
             # Python code of a pass runs wherever the script calls for it, also in the middle of a function that PyTorch is
             # compiling (`backward()` inside one): it must not be compiled in its turn.
@@ -122,6 +122,11 @@ class _Runs(threading.local):
 
 #: How many forward passes that train this thread has run.
 _runs = _Runs()
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """It has no memory of its own: a subclass that wraps others, or what stands for a tensor while PyTorch traces."""
+    return is_traceable_wrapper_subclass(tensor) or isinstance(tensor, FunctionalTensor) or torch._is_functional_tensor(tensor)
 
 
 def planned_runs() -> int:

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import CheckmateError
 from .allocations import AllocationLog, Change, Note
+from .internals import is_wrapper
 
 __all__ = ["Measurement", "Recording", "live_storages", "measure"]
 
@@ -143,8 +143,8 @@ def main_device(tensors: Iterable[torch.Tensor]) -> torch.device:
 def live_storages(device: torch.device | str = "cpu") -> dict[int, torch.UntypedStorage]:
     """Storages of all tensors that Python can reach on a device, gradients included, by identity.
 
-    Fake and meta tensors own no bytes and are left out; so are sparse tensors and wrapper subclasses (the plain tensors
-    inside a wrapper are found on their own).
+    Fake and meta tensors own no bytes and are left out; so are sparse tensors and wrappers (the plain tensors inside a wrapper are
+    found on their own).
     """
     where = torch.device(device)
     found: dict[int, torch.UntypedStorage] = {}
@@ -285,7 +285,7 @@ def _sizes(events: Sequence[Change | Note]) -> Iterator[tuple[int, int]]:
 
 
 def _add_storage(found: dict[int, torch.UntypedStorage], tensor: torch.Tensor, device: torch.device) -> None:
-    if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
+    if tensor.layout is not torch.strided or is_wrapper(tensor):
         return
     try:
         storage = tensor.untyped_storage()

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from ..errors import CheckmateError
 from .batch_norm import is_batch_norm, writes_statistics
 from .internals import is_tangent
+from .random import RANDOM_DEVICES
 from .sizes import storage_key
 
 aten = torch.ops.aten
@@ -75,6 +76,20 @@ def has_side_effects(node: fx.Node) -> bool:
         # Whether it draws random numbers is another question: attention is tagged as random though it mostly drops nothing.
         return target._schema.is_mutable or is_collective(node) or node.is_impure(impure_random=False)
     return node.is_impure() or "effect" in str(target)
+
+
+def is_clone(node: fx.Node) -> bool:
+    """A `clone()` that a script asked for; those that `contiguous()` makes name a format."""
+    return node.target is aten.clone.default and node.kwargs.get("memory_format") is None
+
+
+def is_repeatable(node: fx.Node, device: torch.device, compiled: bool) -> bool:
+    """The op changes nothing but its outputs, and the random numbers that it draws can be had a second time.
+
+    Args:
+        compiled: by a compiler, which knows nothing of the states of random number generators.
+    """
+    return not has_side_effects(node) and (not is_random(node) or (device.type in RANDOM_DEVICES and not compiled))
 
 
 def checkpoint_of(node: fx.Node) -> object | None:

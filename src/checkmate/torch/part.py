@@ -100,7 +100,8 @@ def _check(tensors: Sequence[Any], before: list[int]) -> None:
         tensor, new, old = next(known for known in zip(tensors, now, before, strict=True) if known[1] != known[2])
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
-            f"shape {list(tensor.shape)} is at version {new}, expected version {old} instead"
+            f"shape {list(tensor.shape)} is at version {new}, expected version {old} instead; where plain training does not need it, "
+            "give the model a clone() of it, or clone it before the model reads it"
         )
 
 

@@ -6,7 +6,7 @@ PyTorch keeps no graph of the backward pass that a compiler made, and says so in
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -26,43 +26,34 @@ def refuse_second_derivative(results: Any) -> None:
         node.register_prehook(partial(_before_backward, weakref.ref(node)))
 
 
-def without_graph(function: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
-    """Run a backward pass that PyTorch records, and mark what it gives as differentiable all the same.
-
-    Releases before 2.13 record a pass of which no tensor that they know of requires a gradient: what plans keep they do not know.
-    """
-    with torch.no_grad():
-        results = function(arguments)
-    places = [i for i, x in enumerate(results) if isinstance(x, torch.Tensor) and x.is_floating_point()]
-    marked = _Marked.apply(torch.empty(0, requires_grad=True), *(results[i] for i in places))
-    return [marked[places.index(i)] if i in places else x for i, x in enumerate(results)]
-
-
 class _Marked(torch.autograd.Function):
-    """The same tensors, results of an op that has no derivative."""
+    """The same tensors, results of an op that has no derivative.
+
+    It is one of the leaves of its graph, too: a derivative with respect to one of them has to lead here, or PyTorch says that there is none.
+    """
 
     @staticmethod
-    def forward(ctx: Any, any_leaf: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tensors
+    def forward(ctx: Any, num_leaves: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tensors[num_leaves:]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        _refuse(gradients)
+        raise CheckmateError(
+            "a second derivative (create_graph=True, then another backward pass) cannot run under a plan: compute what needs it with "
+            "the uncompiled model: model.forward(...), or the module that was given to torch.compile"
+        )
 
 
 def _before_backward(node: weakref.ref[Node], gradients: Sequence[Any]) -> None:
     alive = node()
     if torch.is_grad_enabled() and alive is not None:  # create_graph=True
-        alive.register_hook(_guard)
+        inputs: list[Any] = [following for following, _ in alive.next_functions]
+        alive.register_hook(partial(_mark, [one.variable for one in inputs if hasattr(one, "variable")]))
 
 
-def _guard(made: Sequence[Any], given: Sequence[Any]) -> None:
-    for node in {x.grad_fn for x in made if isinstance(x, torch.Tensor) and x.grad_fn is not None}:
-        node.register_prehook(_refuse)
-
-
-def _refuse(gradients: Sequence[Any]) -> None:
-    raise CheckmateError(
-        "a second derivative (create_graph=True, then another backward pass) cannot run under a plan: compute what needs it with "
-        "the uncompiled model: model.forward(...), or the module that was given to torch.compile"
-    )
+def _mark(leaves: Sequence[torch.Tensor], made: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
+    """The gradients that a graph has made, as ones that cannot be differentiated."""
+    places = [i for i, x in enumerate(made) if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
+    leaves = [*leaves, torch.empty(0, requires_grad=True)]  # one that is there even where all inputs are results
+    marked = dict(zip(places, _Marked.apply(len(leaves), *leaves, *(made[i] for i in places)), strict=True))
+    return tuple(marked.get(i, x) for i, x in enumerate(made))
