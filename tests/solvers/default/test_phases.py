@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from checkmate import Graph, networks, solve
+from checkmate.networks.layers import Layers, build
+from checkmate.solvers.default.annealing_runs import AnnealingRuns
 from checkmate.solvers.default.auto import auto
+from checkmate.solvers.default.bound_phases import BoundPhases
+from checkmate.solvers.default.nested_tries import NestedCheckpointing
+from checkmate.solvers.default.relaxation_rounds import RelaxationRounds
+from checkmate.solvers.exact.best_first_search import ALL, FIRST
 from checkmate.solvers.interface.running_search import Search
 from checkmate.solvers.interface.work_limits import Work
 
@@ -32,3 +38,41 @@ def test_within_the_gap_no_dearer_than_greedy_eviction() -> None:
     greedy = solve(graph, budget, method="greedy")
     found = solve(graph, budget)
     assert found.gap <= 1e-3 and found.cost <= greedy.cost
+
+
+def test_searches_come_where_relaxations_can_say_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where all relaxations were solved in no time, which is when searches have to wait."""
+    graph = Graph.load(PROFILED / "vgg16.json")
+    budget = 1_210_869_332
+    monkeypatch.setattr(RelaxationRounds, "prepare_next", lambda *_: False)
+    monkeypatch.setattr(BoundPhases, "begin", lambda _: None)
+    ran: list[str] = []
+    for phase in (AnnealingRuns, NestedCheckpointing):
+        monkeypatch.setattr(phase, "run", lambda *_, name=phase.__name__: ran.append(name))
+    monkeypatch.setattr("checkmate.solvers.default.auto.exact", lambda _, work: ran.append(f"exact {work}") or work == ALL)
+    search = Search(graph, budget, time_limit=1000.0)
+    auto(search)
+    assert not search.closed() and ran[0] == f"exact {FIRST}" and ran[-1] == f"exact {ALL}"
+    assert {"AnnealingRuns", "NestedCheckpointing"} <= set(ran)
+
+
+def residual(blocks: int) -> Graph:
+    """A chain of residual blocks of two convolutions each."""
+
+    def network(net: Layers) -> None:
+        x = net.conv("stem", net.input, 64)
+        for block in range(blocks):
+            y = net.activation(f"relu{block}_1", net.norm(f"norm{block}_1", net.conv(f"conv{block}_1", x, 64)))
+            y = net.norm(f"norm{block}_2", net.conv(f"conv{block}_2", y, 64))
+            x = net.activation(f"relu{block}_2", net.add(f"add{block}", x, y))
+
+    return build("residual", (56, 56, 3), 1, network)
+
+
+@pytest.mark.parametrize("blocks", [21, 71])
+def test_polishing_takes_no_longer_than_finding(blocks: int) -> None:
+    """Schedules are within the gap after a fraction of a unit of work; each relaxation that could improve them takes more than one."""
+    graph = residual(blocks)
+    search = Search(graph, graph.no_recompute_peak // 2, time_limit=1000.0)
+    auto(search)
+    assert search.closed() and search.work.done < 1.0

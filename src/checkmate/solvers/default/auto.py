@@ -84,7 +84,7 @@ class _Engine:
         search, state, gaps = self.search, self.state, self.tuning.gaps
         if search.closed():
             self.polished += 1
-            self.relaxations.for_polish()
+            self.relaxations.for_polish(search.work.done - self.began)
         elif self.outdone:
             self._search_schedules([])
             self.rounds += 1
@@ -99,8 +99,8 @@ class _Engine:
         if not relaxed.exact and state.most_rounds is None and not state.wider_than(gaps.far):
             self.neighbourhoods.run(self.relaxations.stages, self.relaxations.transients)
         soon = self._soon_solved(relaxed, violating)
-        if soon and search.best is None:
-            self.eviction.evict()  # on a busy machine, time may be over before there is a proof
+        if soon and (self.rounds or search.best is None):
+            self.eviction.evict()  # in case soon is not soon enough
         if not soon:
             self._search_schedules_in_turn(violating)
             if self.slow_rounds == 0 and self._impossible():
@@ -111,7 +111,10 @@ class _Engine:
         self.rounds += 1
         if self._finished() or self.rounds == state.most_rounds or (not soon and self._solved_exactly()):
             return False
-        return self.relaxations.prepare_next(relaxed, violating, self.vain > 0, self.polished)
+        if self.relaxations.prepare_next(relaxed, violating, self.vain > 0, self.polished):
+            return True
+        self.outdone = self.slow_rounds < 2  # searches, and the exact one, may still find what relaxations cannot
+        return self.outdone
 
     def _soon_solved(self, relaxed: Relaxed, violating: list[Evaluation]) -> bool:
         """While relaxations are solved in no time, the next ones may prove all that there is to prove, before anything else."""

@@ -36,9 +36,9 @@ class RelaxationRounds:
         """The snapshots, ascending."""
         return sorted(self.snapshots)
 
-    def for_polish(self) -> None:
-        """From now on schedules within the gap are improved: short, and as close as can be."""
-        self._limit, self._rough = self.numbers.polish_limit, 0.0
+    def for_polish(self, spent: float) -> None:
+        """From now on schedules within the gap are improved: as close as can be, and not for longer than it took to find them."""
+        self._limit, self._rough = min(self.numbers.polish_limit, spent), 0.0
 
     def solve(self) -> Relaxed:
         """One relaxation, whose bound is handed in."""
