@@ -74,7 +74,7 @@ def largest_batches() -> str:
         times = row["batch"] / row["without_recomputation"]
         lines.append(
             f"| {_TITLES[name]} | {row['without_recomputation']} | {row['batch']} | {row['upper_bound']} | {times:.1f} x "
-            f"| {row['overhead']:.3f} | {row['seconds']:.2g} |"
+            f"| {row['overhead']:.3f} | {_seconds(row['seconds'])} |"
         )
     return _table(
         "network | batch, nothing recomputed | batch, planned | proven: none above | larger by | cost | seconds",
@@ -276,7 +276,7 @@ def pytorch_planned() -> str:
 def search_times() -> str:
     """Time and gap against the number of ops."""
     lines = [
-        f"| {row['family']} | {row['ops']:,} | {row['budget_text']} | {row['seconds']:.2g} | {row['overhead']:.4f} "
+        f"| {row['family']} | {row['ops']:,} | {row['budget_text']} | {_seconds(row['seconds'])} | {row['overhead']:.4f} "
         f"| {100 * row['gap']:.2g}% |"
         for row in load("scale")["rows"]
         if row["budget_text"] in ("50%", "30%")
@@ -284,11 +284,16 @@ def search_times() -> str:
     return _table("graph | ops | budget | seconds | overhead | proven gap", "---|--:|--:|--:|--:|--:", lines)
 
 
+def _seconds(number: float) -> str:
+    """To two digits, or whole."""
+    return f"{number:.2g}" if number < 10 else f"{number:.0f}"
+
+
 def near_the_least() -> str:
     """Traced transformers at small multiples of the working set."""
     lines = [
         f"| {row['graph']} | {row['ops']:,} | {row['budget_text']} | {row['overhead']:.3f} | {100 * row['gap']:.2g}% "
-        f"| {row['seconds']:.0f} |"
+        f"| {_seconds(row['seconds'])} |"
         for row in sorted(load("transformers")["rows"], key=lambda row: (row["graph"], row["budget_text"]))
     ]
     return _table(

@@ -1,9 +1,9 @@
 """What training holds on a device besides the step, in bytes.
 
 Parameters and buffers that the step does not read, gradients of earlier microbatches, the optimizer's state, averaged copies
-of the model, frozen parameters of any other (teachers, encoders, what an adapter is for), the buckets of DistributedDataParallel, the
-shards of `fully_shard` and its buffers. Nobody has to say where they are: PyTorch tells all optimizers' steps to a hook, and what was
-made before is found among the objects of the process, by class.
+of the model, frozen parameters of others (teachers, encoders), the buckets of DistributedDataParallel, the shards of `fully_shard` and
+its buffers. Nobody has to say where they are: PyTorch tells all optimizers' steps to a hook, and what was made before is found among
+the objects of the process, by class.
 
 Limits: frozen parameters, and copies of the model that do not train, are seen if they were there when a plan was made; tensors beside
 a model are not, nor is what a communication hook keeps.

@@ -101,7 +101,7 @@ def _check(tensors: Sequence[Any], before: list[int]) -> None:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
             f"shape {list(tensor.shape)} is at version {new}, expected version {old} instead; where plain training does not need it, "
-            "give the model a clone() of it, or clone it before the model reads it"
+            "have the model read a clone() of it"
         )
 
 
