@@ -480,8 +480,9 @@ def test_frozen_parameters_of_other_models() -> None:
     own = parameters(net) + bytes_of(*net.buffers())
     assert held.now(CPU) == own + parameters(frozen)
     assert held.trained(CPU) == parameters(net)
+    frozen.itself = [frozen]  # type: ignore[assignment]
     del frozen
-    gc.collect()
+    held.look()  # it waits for Python's collector, and counts no more
     assert held.now(CPU) == own
     assert len(list(trained.parameters())) == 2  # alive until here, and not counted: it has a budget of its own
 

@@ -13,6 +13,7 @@ FullyShardedDataParallel (one flat parameter) is not known.
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections import Counter
@@ -180,6 +181,9 @@ class Held:
                     self._admit_optimizer(thing)
                 elif isinstance(thing, (AveragedModel, DistributedDataParallel)) or _rests(thing):
                     self._admit_module(thing)
+            others = any(not self._knows(parameter) for reference in self._frozen if (parameter := reference()) is not None)
+        if others:
+            gc.collect()  # of models that are gone only Python's collector knows
 
     # --- what is known ---
 
