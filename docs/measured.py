@@ -309,6 +309,20 @@ def of_the_paper(name: str) -> str:
     return found[1]
 
 
+#: Tables that benchmarks/paper.py makes.
+_PAPER = (
+    "costs",
+    "costs-beside",
+    "profiled-costs",
+    "batches-once",
+    "batches-twice",
+    "times",
+    "modern",
+    "traces",
+    "checks",
+    "exceptions",
+)
+
 TABLES: dict[str, Callable[[], str]] = {
     "largest-batches": largest_batches,
     "methods": methods_at_budgets,
@@ -322,13 +336,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "pytorch-planned": pytorch_planned,
     "search-times": search_times,
     "near-the-least": near_the_least,
-    **{
-        f"paper-{name}": partial(of_the_paper, name)
-        for name in (
-            *("costs", "costs-beside", "profiled-costs", "batches-once", "batches-twice"),
-            *("times", "modern", "traces", "checks", "exceptions"),
-        )
-    },
+    **{f"paper-{name}": partial(of_the_paper, name) for name in _PAPER},
 }
 
 

@@ -19,8 +19,15 @@ def test_as_wide_as_it_is() -> None:
 def test_text_is_folded_and_numbers_are_not() -> None:
     head, body = table_lines(HEADS, ROWS, left=("title",), width=25)
     assert head == ["name    bytes  title"]
-    assert body == ["first       1  a title of", "               several", "               words", "", *[
-        "second  23456  " + "x" * 10, "               " + "x" * 10, "               " + "x" * 10]]  # fmt: skip
+    assert body == [
+        "first       1  a title of",
+        "               several",
+        "               words",
+        "",
+        "second  23456  " + "x" * 10,
+        "               " + "x" * 10,
+        "               " + "x" * 10,
+    ]
 
 
 def test_letters_that_take_two_columns() -> None:

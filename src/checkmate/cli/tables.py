@@ -21,8 +21,7 @@ def table_lines(
         left: columns that are text, as the first is; the others are numbers, which are not folded.
         width: columns of the terminal; None folds nothing.
     """
-    cells = [[printable(cell) for cell in row or [""] * len(heads)] for row in rows]
-    table = [list(heads), *cells]
+    table = [[printable(cell) for cell in row or [""] * len(heads)] for row in (heads, *rows)]
     is_text = [not number or head in left for number, head in enumerate(heads)]
     widths = [max(map(_columns, column)) for column in zip(*table, strict=True)]
     if width is not None:

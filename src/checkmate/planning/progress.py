@@ -19,7 +19,7 @@ class PlanningProgress:
     """
 
     def __init__(self, name: str, shown: bool | None = None, stream: TextIO | None = None):
-        self._name = printable(name)
+        self._name = name
         self._stream = stream if stream is not None else sys.stderr
         terminal = self._stream is not None and self._stream.isatty()
         self._live = terminal and shown is not False
@@ -50,8 +50,8 @@ class PlanningProgress:
         if self._line is not None:
             self._line.describe(self._named(what), at_once)
         elif self._plain and what != self._said:
-            print(self._named(what), file=self._stream, flush=True)
+            print(printable(self._named(what)), file=self._stream, flush=True)
         self._said = what
 
     def _named(self, what: str) -> str:
-        return f"checkmate, {self._name}: {printable(what)}"
+        return f"checkmate, {self._name}: {what}"

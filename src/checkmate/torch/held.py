@@ -51,6 +51,7 @@ class Held:
         self._parameters: dict[int, weakref.ref[torch.Tensor]] = {}
         self._modules: list[weakref.ref[nn.Module]] = []
         self._averaged: list[weakref.ref[nn.Module]] = []
+        #: Parameters of others that do not train.
         self._frozen: list[weakref.ref[torch.Tensor]] = []
         #: Parameters and buffers of modules and averaged copies. None: to be read from them again.
         self._tensors: list[weakref.ref[torch.Tensor]] | None = None
@@ -165,6 +166,12 @@ class Held:
 
     def look(self) -> None:
         """Find optimizers, averaged copies and wrappers of known parameters, and frozen ones, among the objects of the process."""
+        self._find()
+        if self._frozen:
+            gc.collect()  # of models that are gone only Python's collector knows
+
+    def _find(self) -> None:
+        # A function of its own: what it still refers to at its end would live through the collection.
         with self._lock:
             own = {type(module) for reference in self._modules if (module := reference()) is not None}
         found = instances(_Optimizer, AveragedModel, DistributedDataParallel, nn.Parameter, *own)
@@ -175,15 +182,14 @@ class Held:
             self._frozen = []
             for thing in found:
                 if isinstance(thing, nn.Parameter):
-                    if not thing.requires_grad and thing.grad is None:  # with a gradient it trains at times
+                    if not (
+                        thing.requires_grad or thing.grad is not None or self._knows(thing)
+                    ):  # with a gradient it trains at times
                         self._frozen.append(weakref.ref(thing))
                 elif isinstance(thing, _Optimizer):
                     self._admit_optimizer(thing)
                 elif isinstance(thing, (AveragedModel, DistributedDataParallel)) or _rests(thing):
                     self._admit_module(thing)
-            others = any(not self._knows(parameter) for reference in self._frozen if (parameter := reference()) is not None)
-        if others:
-            gc.collect()  # of models that are gone only Python's collector knows
 
     # --- what is known ---
 

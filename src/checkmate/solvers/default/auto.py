@@ -27,6 +27,9 @@ from .relaxation_rounds import RelaxationRounds
 from .schedules_from_relaxations import Reader
 from .tuning import TUNING, Tuning
 
+#: Rounds with searches that come before the long exact search.
+_BEFORE_EXACT = 2
+
 
 def auto(search: Search, rounds: int | None = None, tuning: Tuning = TUNING) -> None:
     """Proven near-optimal schedules; see the module's description. `rounds`: stop after that many, whatever the gap."""
@@ -60,7 +63,7 @@ class _Engine:
         self.vain = 0  # searches in a row that brought no better schedule
         self.next_search = 0  # the round in which better schedules are searched for again
         self.began = search.work.done
-        self.outdone = False  # by other bounds: relaxations have nothing more to say
+        self.outdone = False  # relaxations have nothing more to say
 
     def run(self) -> None:
         """Round after round, until the search is done."""
@@ -113,7 +116,7 @@ class _Engine:
             return False
         if self.relaxations.prepare_next(relaxed, violating, self.vain > 0, self.polished):
             return True
-        self.outdone = self.slow_rounds < 2  # searches, and the exact one, may still find what relaxations cannot
+        self.outdone = self.slow_rounds < _BEFORE_EXACT  # searches, and the exact one, may still find what relaxations cannot
         return self.outdone
 
     def _soon_solved(self, relaxed: Relaxed, violating: list[Evaluation]) -> bool:
@@ -150,8 +153,8 @@ class _Engine:
             self.nested.run(gaps.loose if self.slow_rounds else gaps.far)
 
     def _solved_exactly(self) -> bool:
-        """What the first search of small graphs left open is worth a longer one after two rounds with searches."""
-        return self.slow_rounds == 2 and exact(self.search, ALL)
+        """What the first search of small graphs left open is worth a longer one after some rounds with searches."""
+        return self.slow_rounds == _BEFORE_EXACT and exact(self.search, ALL)
 
     def _impossible(self) -> bool:
         """Nothing found in a round: is there anything?"""
