@@ -18,6 +18,7 @@ from checkmate.tf2 import calls
 from checkmate.tf2.functions import changes_something, digest
 from checkmate.tf2.internals import ended_after
 from checkmate.tf2.op_kinds import CALLS, held
+from checkmate.tf2.trace import trace
 from tf2_models import Case, captured_case, identical, state, train_plain
 
 _X = np.random.default_rng(0).normal(size=(48, 64, 64)).astype(np.float32)
@@ -118,6 +119,33 @@ def test_lists_of_small_tensors_are_counted() -> None:
     forward = max(sum(one.outputs) for one in found if one is not None)
     assert forward > 4 * batch * length * width * 4  # the gates of the LSTM at least
     assert captured.graph.no_recompute_peak > captured.graph.fixed_memory + forward
+
+
+def test_the_loops_of_the_ctc_loss_change_nothing() -> None:
+    """They call functions by name, and begin with memory that holds nothing yet: TensorFlow calls both stateful."""
+
+    def step(logits: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            lengths = tf.fill([4], 8), tf.fill([4], 16)
+            loss = tf.reduce_sum(tf.nn.ctc_loss(labels, logits, *lengths, logits_time_major=False, blank_index=0))
+        return loss, tape.gradient(loss, logits)
+
+    found = trace(step, [tf.TensorSpec((4, 16, 10)), tf.TensorSpec((4, 8), tf.int32)])
+    assert {"While", "Empty"} <= {op.type for op in found.ops}
+    assert not any(changes_something(op) for op in found.ops if op.outputs)
+
+
+def test_a_loop_that_changes_a_variable_changes_something() -> None:
+    variable = tf.Variable(0.0)
+
+    @tf.function
+    def counted(x: Any) -> Any:
+        variable.assign_add(1.0)
+        return x * 2.0
+
+    found = trace(lambda x: tf.while_loop(lambda x: x[0] < 9.0, lambda x: (counted(x),), (x,))[0], [tf.TensorSpec((4,))])
+    assert [changes_something(op) for op in found.ops if op.type in CALLS] == [True]
 
 
 def test_what_was_found_is_kept_and_does_not_depend_on_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

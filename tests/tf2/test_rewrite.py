@@ -38,6 +38,20 @@ def test_a_trace_is_what_tensorflow_runs(name: str, fused: str) -> None:
     assert all(t.shape.is_fully_defined() for op in found.ops for t in op.outputs if t.dtype != tf.resource)
 
 
+def test_sizes_that_set_shape_tells_are_known() -> None:
+    """No shape of TensorFlow follows from the inputs of a Python function, and what reads its result has none either."""
+
+    def step(x: Any) -> Any:
+        y = tf.numpy_function(lambda array: array[:, ::-1].copy(), [x], tf.float32)
+        y.set_shape(x.shape)
+        return tf.reduce_sum(tf.nn.relu(y * 2.0) @ tf.transpose(y))
+
+    found = trace(step, [tf.TensorSpec((64, 64))])
+    assert found.rewritten
+    assert not found.of_unknown_size
+    assert {"PyFunc", "Relu"} <= {op.type for op in found.ops}
+
+
 def test_loops_stay_whole() -> None:
     """TensorFlow takes them apart into ops in a cycle; the trace has them as one op."""
     found, _, _ = traced("recurrent")

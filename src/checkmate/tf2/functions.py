@@ -24,8 +24,11 @@ _OWN_STATE = frozenset(
     }
 )
 
-#: They pass through without a change: variables, and whether there is one.
-_HARMLESS = READERS | _OWN_STATE | {"ReadVariableOp", "VarIsInitializedOp", "Placeholder", "_Arg", "_Retval"}
+#: Stateful for TensorFlow, but running them changes nothing. (`Empty` is so that it is not taken for a constant.)
+_UNCHANGING = READERS | {"ReadVariableOp", "Empty"}
+
+#: The same for what is only inside of functions.
+_HARMLESS = _UNCHANGING | _OWN_STATE | {"VarIsInitializedOp", "Placeholder", "_Arg", "_Retval"}
 
 
 #: So far back it is followed what is in a list.
@@ -40,9 +43,9 @@ def called(op: tf.Operation) -> list[str]:
 def changes_something(op: tf.Operation) -> bool:
     """Running the op does more than to give its outputs: a variable changes, or something is drawn, read or written."""
     if op.type not in CALLS:
-        return is_stateful(op) and op.type != "ReadVariableOp" and op.type not in READERS
+        return is_stateful(op) and op.type not in _UNCHANGING
     return any(
-        is_stateful_type(node.op) and node.op not in _HARMLESS and node.op not in CALLS
+        is_stateful_type(node.op) and node.op not in _HARMLESS and not _called_by(node, op.graph)
         for definition in _definitions(op)
         for node in definition.node_def
     )
@@ -163,8 +166,14 @@ def _definitions(op: tf.Operation) -> Iterator[Any]:
         if definition is not None:
             yield definition
             for node in definition.node_def:
-                if node.op in CALLS:
-                    stack += _functions(node)
+                stack += _called_by(node, op.graph)
+
+
+def _called_by(node: Any, graph: tf.Graph) -> list[str]:
+    """Names of the functions that a node of a function calls: those it is given, or the one whose name is its op."""
+    if node.op in CALLS:
+        return _functions(node)
+    return [] if function_definition(graph, node.op) is None else [node.op]
 
 
 def _functions(node: Any) -> list[str]:

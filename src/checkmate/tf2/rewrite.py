@@ -69,6 +69,21 @@ def rewritten(function: Any, argument_count: int) -> Rewritten | None:
             edges = [name for name in node.input if name.startswith("^") and not (passing[node.name] and passing[name[1:]])]
             for name in edges:
                 copy.input.remove(name)
+    graph, inputs = _made(function, kept, places)
+    if graph is not None and (lost := _lost_shapes(graph, function.graph)):
+        for node in kept.node:
+            if node.name in lost:
+                shapes = node.attr["_output_shapes"].list.shape
+                shapes.extend(tensor.shape.as_proto() for tensor in lost[node.name].outputs)
+        graph, inputs = _made(function, kept, places)
+    if graph is None:
+        return None
+    return Rewritten(graph, inputs, [_output(graph, results[number], places, inputs) for number in range(len(results))])
+
+
+def _made(function: Any, definition: Any, places: dict[str, int]) -> tuple[tf.Graph | None, list[tf.Tensor]]:
+    """A graph by its definition, and its inputs in place of those of the function; None where there are ops that TensorFlow makes only
+    while it rewrites."""
     graph = tf.Graph()
     with graph.as_default():
         inputs = []
@@ -77,14 +92,26 @@ def rewritten(function: Any, argument_count: int) -> Rewritten | None:
             place = tf.compat.v1.placeholder(tensor.dtype, tensor.shape, name=f"step_input__{number}")
             copy_handle_data(tensor, place)
             inputs.append(place)
-        read = {name.partition(":")[0] for node in kept.node for name in node.input}
+        read = {name.partition(":")[0] for node in definition.node for name in node.input}
         given = {f"{name}:0": inputs[number] for name, number in places.items() if name in read}
         try:
-            tf.graph_util.import_graph_def(kept, input_map=given, name="")
-        except ValueError:  # ops that TensorFlow makes only while it rewrites
-            return None
-        outputs = [_output(graph, results[number], places, inputs) for number in range(len(results))]
-    return Rewritten(graph, inputs, outputs)
+            tf.graph_util.import_graph_def(definition, input_map=given, name="")
+        except ValueError:
+            return None, []
+    return graph, inputs
+
+
+def _lost_shapes(graph: tf.Graph, traced: tf.Graph) -> dict[str, tf.Operation]:
+    """Traced ops, by name, whose shapes are known and those of their successors in the graph are not: `set_shape` told them, which is in
+    no definition."""
+    known = {op.name: op for op in traced.get_operations() if all(tensor.shape.is_fully_defined() for tensor in op.outputs)}
+    return {
+        op.name: known[op.name]
+        for op in graph.get_operations()
+        if op.name in known
+        and known[op.name].type == op.type
+        and not all(tensor.shape.is_fully_defined() for tensor in op.outputs)
+    }
 
 
 def _only_acts(op: tf.Operation) -> bool:

@@ -177,8 +177,8 @@ def _warn_of_unknown_sizes(tensors: Sequence[tf.Tensor]) -> None:
     if tensors:
         warnings.warn(
             f"the sizes of {len(tensors)} tensors, {tensors[0].name} first, are not known before the step runs: the plan counts them "
-            "as nothing, and the step may take more; do before the model, in the input pipeline, what leaves sizes open, such as "
-            "splitting text into words",
+            "as nothing, and the step may take more; tell them with set_shape, or do before the model, in the input pipeline, what "
+            "leaves sizes open, such as splitting text into words",
             BudgetWarning,
             stacklevel=7,
         )
