@@ -109,6 +109,31 @@ def test_class_weights_and_steps_per_execution() -> None:
     )
 
 
+def test_terms_whose_sizes_the_rewriting_does_not_know() -> None:
+    """Dense layers reshape sequences. For batches of any size TensorFlow then adds the terms one by one, and for given sizes all at once."""
+
+    def build() -> Any:
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(5)
+        x = inputs = keras.Input((32, 16))
+        for _ in range(4):
+            x = layers.LayerNormalization()(x)
+            one, two, three = (layers.Dense(16, activation="tanh")(x) for _ in range(3))
+            x = x + one + two + three
+        model = keras.Model(inputs, layers.Dense(3)(layers.GlobalAveragePooling1D()(x)))
+        model.compile(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    random = np.random.default_rng(1)
+    x, y = random.normal(size=(72, 32, 16)).astype("float32"), random.integers(0, 3, 72)
+    plain, model = build(), build()
+    prepare(model, budget="150%", cost_model="flops")
+    assert history(model, x, y, batch_size=32) == history(plain, x, y, batch_size=32)
+    for one, other in zip(numbers(model), numbers(plain), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len(plans(model)) == 2
+
+
 def two_heads() -> Any:
     keras.utils.clear_session()
     keras.utils.set_random_seed(5)

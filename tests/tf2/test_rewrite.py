@@ -52,6 +52,44 @@ def test_sizes_that_set_shape_tells_are_known() -> None:
     assert {"PyFunc", "Relu"} <= {op.type for op in found.ops}
 
 
+def _branches(x: Any) -> Any:
+    """Added up in a row, with sizes that a trace for batches of any size does not tell."""
+    terms = [tf.reshape(tf.reshape(x, (-1, 8)) @ tf.fill((8, 8), number), (-1, 16, 8)) for number in (1.0, 2.0)]
+    return x + terms[0] + terms[1]
+
+
+def _normalized(x: Any) -> Any:
+    """All that is added up has the sizes of one tensor."""
+    x = tf.reshape(x, (-1, 8))
+    mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+    return x * variance + (1.0 - mean) + tf.square(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "sums", "apart", "traces"),
+    [(_branches, 1, 0, 2), (_normalized, 1, 1, 1), (lambda x: _normalized(_branches(x)), 2, 1, 2)],
+)
+def test_additions_in_a_row_stay_apart_where_plain_training_cannot_know_sizes(
+    function: Any, sums: int, apart: int, traces: int
+) -> None:
+    specs = [tf.TensorSpec((4, 16, 8))]
+    calls = []
+
+    def step(x: Any) -> Any:
+        calls.append(x.shape)
+        return function(x)
+
+    def count(found: Traced) -> int:
+        return sum("AddOpsRewrite" in op.name and op.type == "AddN" for op in found.ops)
+
+    assert count(trace(step, specs)) == sums
+    calls.clear()
+    found = trace(step, specs, varying_batch=True)
+    assert count(found) == apart
+    assert len(calls) == traces
+    assert all(tensor.shape.is_fully_defined() for op in found.ops for tensor in op.outputs)
+
+
 def test_loops_stay_whole() -> None:
     """TensorFlow takes them apart into ops in a cycle; the trace has them as one op."""
     found, _, _ = traced("recurrent")

@@ -7,7 +7,7 @@ edges keep the rewriting from many ops.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import tensorflow as tf
 from .internals import copy_handle_data, is_stateful_type, replace_input, rewritten_graph
 from .measure import zeros_outside
 from .op_kinds import counts_elements
-from .sums import with_sums
+from .sums import may_be_of_other_sizes, merged_additions, with_additions_apart, with_sums, with_terms_in_order
 
 #: Loops and branches.
 _WHOLE = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"})
@@ -37,11 +37,12 @@ class Rewritten:
     outputs: list[tf.Tensor]
 
 
-def rewritten(function: Any, argument_count: int) -> Rewritten | None:
+def rewritten(function: Any, argument_count: int, of_any_batch: Callable[[], Any] | None = None) -> Rewritten | None:
     """The graph that TensorFlow runs in place of a function's own. Nothing is run and no variable changes.
 
     Args:
         function: a concrete function. argument_count: how many of its inputs are arguments; the rest are captures.
+        of_any_batch: makes the same for batches of any size, where that is what plain training runs.
 
     Returns:
         None where there are loops, or branches whose results other ops read; where some were taken apart all the same, which only the
@@ -49,14 +50,22 @@ def rewritten(function: Any, argument_count: int) -> Rewritten | None:
     """
     if not all(_only_acts(op) for op in function.graph.get_operations() if op.type in _WHOLE):
         return None
-    definition = rewritten_graph(function, [zeros_outside(t.shape, t.dtype) for t in function.inputs[:argument_count]])
+    zeros = [zeros_outside(t.shape, t.dtype) for t in function.inputs[:argument_count]]
+    definition = rewritten_graph(function, zeros)
     if definition is None or any(node.op in _TAKEN_APART for node in definition.node):
         return None
+    nodes = [*with_sums(definition)]
+    if of_any_batch is not None:
+        merged = merged_additions(definition, function.graph)
+        if may_be_of_other_sizes(function.graph, merged) and (of_any := _of_any_batch(of_any_batch, zeros)) is not None:
+            with_terms_in_order(nodes, of_any)
+            apart = merged - merged_additions(of_any, function.graph)
+            nodes = with_additions_apart(nodes, function.graph, apart)
     places: dict[str, int] = {}  # name of a node -> number of the input that it stands for
     results: dict[int, str] = {}
     kept = tf.compat.v1.GraphDef(versions=definition.versions, library=definition.library)
     passing = {node.name: node.op in _PASSED_ON or is_stateful_type(node.op) for node in definition.node}
-    for node in with_sums(definition):
+    for node in nodes:
         if node.op == "_Arg":
             places[node.name] = node.attr["index"].i
         elif node.op == "_Retval":
@@ -79,6 +88,15 @@ def rewritten(function: Any, argument_count: int) -> Rewritten | None:
     if graph is None:
         return None
     return Rewritten(graph, inputs, [_output(graph, results[number], places, inputs) for number in range(len(results))])
+
+
+def _of_any_batch(function: Callable[[], Any], zeros: list[tf.Tensor]) -> tf.compat.v1.GraphDef | None:
+    """None if the user's code cannot be traced so: then it is not what plain training runs."""
+    try:
+        traced = function()
+    except Exception:  # noqa: BLE001 - of any kind
+        return None
+    return rewritten_graph(traced, zeros)
 
 
 def _made(function: Any, definition: Any, places: dict[str, int]) -> tuple[tf.Graph | None, list[tf.Tensor]]:
@@ -138,7 +156,7 @@ def _output(graph: tf.Graph, name: str, places: dict[str, int], inputs: list[tf.
 
 
 def hide_counts(ops: Iterable[tf.Operation]) -> None:
-    """Keep the numbers of elements by which gradients are divided from the rewriting; see `kinds.counts_elements`."""
+    """Keep the numbers of elements by which gradients are divided from the rewriting; see `op_kinds.counts_elements`."""
     for op in ops:
         if counts_elements(op):
             count = op.inputs[1]

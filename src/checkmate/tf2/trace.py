@@ -99,7 +99,7 @@ def trace(function: Callable[..., Any], specs: Sequence[Any], *, varying_batch: 
     Args:
         function: it must not create variables.
         specs: nests of `tf.TensorSpec`, one per argument.
-        varying_batch: plain training traces this step once for batches of every size; see `kinds.counts_elements`.
+        varying_batch: plain training traces this step once for batches of every size; see `op_kinds.counts_elements` and `sums`.
     """
 
     def step(*arguments: Any) -> Any:
@@ -113,7 +113,11 @@ def trace(function: Callable[..., Any], specs: Sequence[Any], *, varying_batch: 
     made = [op.name for op in concrete.graph.get_operations()]
     scopes = scopes_of(concrete.graph)
     graph, inputs, outputs = concrete.graph, list(concrete.inputs), list(concrete.outputs)
-    found = rewritten(concrete, len(inputs) - len(captured))
+
+    def of_any_batch() -> Any:
+        return tf.function(function, autograph=False).get_concrete_function(*tf.nest.map_structure(_of_any_batch, specs))
+
+    found = rewritten(concrete, len(inputs) - len(captured), of_any_batch if varying_batch else None)
     if found is not None:
         graph, inputs, outputs = found.graph, found.inputs, found.outputs
     ops = in_order_of(graph.get_operations(), made)
@@ -123,6 +127,10 @@ def trace(function: Callable[..., Any], specs: Sequence[Any], *, varying_batch: 
     order = with_late_broadcasts(with_early_updates(order))
     structure = concrete.structured_outputs
     return Traced(graph, order, inputs, outputs, captured, structure, found is not None, scopes)
+
+
+def _of_any_batch(spec: tf.TensorSpec) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if spec.shape.rank else spec
 
 
 def is_fixed(tensor: tf.Tensor) -> bool:
