@@ -21,7 +21,17 @@ class AnnealingRuns:
     def __init__(self, state: State, eviction: EvictionAndClimb):
         self.state, self.eviction, self.numbers = state, eviction, state.tuning.annealing
         self._moves = self.numbers.moves
+        self._begun = False
         self._winners: list[Evaluation] = []  # the best of the schedules that have been annealed
+
+    def begin(self) -> None:
+        """Once, from a bad schedule, before relaxations that take their time: even a short run makes much of it."""
+        state = self.state
+        if self._begun or state.search.done() or state.search.best is None:
+            return
+        self._begun = True
+        moves = int(self.numbers.first * self.numbers.work / (state.graph.num_ops + 100))
+        self._side_by_side([state.search.best] * SIDE_BY_SIDE, moves, self.numbers.mild)
 
     def run(self, violating: list[Evaluation], rounds: int) -> None:
         """A polish of the best schedule; without one, a repair of what comes nearest to the budget."""

@@ -104,6 +104,8 @@ class _Engine:
         soon = self._soon_solved(relaxed, violating)
         if soon and (self.rounds or search.best is None):
             self.eviction.evict()  # in case soon is not soon enough
+        if soon and state.wider_than(gaps.bad):
+            self.annealing.begin()
         if not soon:
             self._search_schedules_in_turn(violating)
             if self.slow_rounds == 0 and self._impossible():

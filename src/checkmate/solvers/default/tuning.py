@@ -15,6 +15,7 @@ _SOLVER = "python benchmarks/solver.py tuning --networks --methods auto"  # "tun
 _TIGHT = f"{_SOLVER} --budgets 1.02x 1.1x 1.3x"
 _ANY = f"{_SOLVER} --orders any"
 _LARGE = "python benchmarks/solver_scale.py"
+_TRACES = "python benchmarks/paper.py --sections traces --methods auto --instances moccasin"  # graphs of MOCCASIN and FastSA
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class GapNumbers(Numbers):
     loose: float = number(0.01, "gap", "wider: better schedules are worth more time than better bounds", _SOLVER)
     far: float = number(0.03, "gap", "wider: the next relaxations will hardly close it", _SOLVER)
     wide: float = number(0.1, "gap", "wider: the best schedule is no good start for a polish", _TIGHT)
+    bad: float = number(0.5, "gap", "wider: any annealing makes a better schedule, before all else", _TRACES)
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class AnnealingNumbers(Numbers):
     moves: int = number(10_000, "moves", "of the first run", _SOLVER, 1)
     growth: int = number(3, "factor", "from run to run", _SOLVER, 1)
     work: float = number(1e8, "moves x ops", "in one run: some seconds", _LARGE)
+    first: float = number(0.3, "share of `work`", "in a run from a bad schedule: about half a second", _TRACES)
     fresh: int = number(4, "factor", "more moves for a run from a start that is far from any good schedule", _TIGHT, 1)
     runs: int = number(8, "runs", "that compete while the gap is loose: how well a run ends is a matter of luck", _TIGHT, 1)
     winners: int = number(2, "runs", "that go on", _TIGHT, 1)
