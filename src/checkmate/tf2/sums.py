@@ -131,6 +131,8 @@ def with_additions_apart(nodes: Sequence[Any], traced: tf.Graph, names: Iterable
         # Terms of several sizes are added up in groups.
         one = re.compile(f"{re.escape(scope + _IN_A_ROW)}((Leaf|Internal)_[0-9]+_)?{re.escape(last)}")
         made = {node.name: node for node in found if one.fullmatch(node.name)}
+        if merged not in made:
+            continue
         kept = {node.name for node in found} - {*made}
         additions: dict[str, Any] = {}
         rest = [traced.get_operation_by_name(name)]
