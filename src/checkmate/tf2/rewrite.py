@@ -57,7 +57,7 @@ def rewritten(function: Any, argument_count: int, of_any_batch: Callable[[], Any
     nodes = [*with_sums(definition)]
     if of_any_batch is not None:
         merged = merged_additions(definition, function.graph)
-        if may_be_of_other_sizes(function.graph, merged) and (of_any := _rewritten(of_any_batch, zeros)) is not None:
+        if may_be_of_other_sizes(function.graph, merged) and (of_any := _of_any_batch(of_any_batch, zeros)) is not None:
             with_terms_in_order(nodes, of_any)
             apart = merged - merged_additions(of_any, function.graph)
             nodes = with_additions_apart(nodes, function.graph, apart)
@@ -90,10 +90,11 @@ def rewritten(function: Any, argument_count: int, of_any_batch: Callable[[], Any
     return Rewritten(graph, inputs, [_output(graph, results[number], places, inputs) for number in range(len(results))])
 
 
-def _rewritten(function: Callable[[], Any], zeros: list[tf.Tensor]) -> tf.compat.v1.GraphDef | None:
-    """None if the user's code cannot be traced so: then it is not what plain training runs."""
+def _of_any_batch(make: Callable[[], Any], zeros: list[tf.Tensor]) -> tf.compat.v1.GraphDef | None:
+    """What TensorFlow runs in place of the function that is made. None if the user's code cannot be traced so: then it is not what plain
+    training runs."""
     try:
-        traced = function()
+        traced = make()
     except Exception:  # noqa: BLE001 - of any kind
         return None
     return rewritten_graph(traced, zeros)

@@ -76,8 +76,8 @@ def with_sums(definition: tf.compat.v1.GraphDef) -> Iterator[Any]:
 
 def merged_additions(definition: tf.compat.v1.GraphDef, traced: tf.Graph) -> set[str]:
     """The last of additions in a row of tensors that became one node, by their names in the traced graph."""
-    names = {node.name.replace(_IN_A_ROW, "") for node in definition.node if _IN_A_ROW in node.name}
-    return {op.name for op in traced.get_operations() if op.name in names and op.outputs[0].shape.rank}
+    names = {node.name for node in definition.node}
+    return {op.name for op in traced.get_operations() if _merged(op.name) in names and op.outputs[0].shape.rank}
 
 
 def may_be_of_other_sizes(traced: tf.Graph, names: Iterable[str]) -> bool:

@@ -21,22 +21,20 @@ class AnnealingRuns:
     def __init__(self, state: State, eviction: EvictionAndClimb):
         self.state, self.eviction, self.numbers = state, eviction, state.tuning.annealing
         self._moves = self.numbers.moves
+        self._most_moves = self.numbers.work / (state.graph.num_ops + 100)  # in one run
         self._begun = False
         self._winners: list[Evaluation] = []  # the best of the schedules that have been annealed
 
     def begin(self) -> None:
         """Once, from a bad schedule, before relaxations that take their time: even a short run makes much of it."""
-        state = self.state
-        if self._begun or state.search.done() or state.search.best is None:
-            return
-        self._begun = True
-        moves = int(self.numbers.first * self.numbers.work / (state.graph.num_ops + 100))
-        self._side_by_side([state.search.best] * SIDE_BY_SIDE, moves, self.numbers.mild)
+        if not self._begun and self.state.search.best is not None:
+            self._begun = True
+            self._polish(int(self.numbers.first * self._most_moves), self.numbers.mild)
 
     def run(self, violating: list[Evaluation], rounds: int) -> None:
         """A polish of the best schedule; without one, a repair of what comes nearest to the budget."""
         state, search, wide = self.state, self.state.search, self.state.tuning.gaps.wide
-        most = int(self.numbers.work / (state.graph.num_ops + 100))
+        most = int(self._most_moves)
         moves = 3 * most // 4 if state.loose() or state.hard else min(self._moves, most)
         self._moves = min(self.numbers.growth * self._moves, most)
         if search.best is None:
@@ -55,11 +53,11 @@ class AnnealingRuns:
             self._anneal_afresh(violating, moves)
             self._polish(moves)
 
-    def _polish(self, moves: int) -> None:
+    def _polish(self, moves: int, heat: float = POLISH_HEAT) -> None:
         search = self.state.search
         if not search.done():
             assert search.best is not None
-            self._side_by_side([search.best] * SIDE_BY_SIDE, moves, POLISH_HEAT)
+            self._side_by_side([search.best] * SIDE_BY_SIDE, moves, heat)
 
     def _side_by_side(self, starts: Sequence[Sequence[int]], moves: int, heat: float) -> list[Evaluation]:
         """An annealing from each of them; returns those within the budget."""

@@ -102,11 +102,12 @@ class _Engine:
         if not relaxed.exact and state.most_rounds is None and not state.wider_than(gaps.far):
             self.neighbourhoods.run(self.relaxations.stages, self.relaxations.transients)
         soon = self._soon_solved(relaxed, violating)
-        if soon and (self.rounds or search.best is None):
-            self.eviction.evict()  # in case soon is not soon enough
-        if soon and state.wider_than(gaps.bad):
-            self.annealing.begin()
-        if not soon:
+        if soon:  # in case soon is not soon enough
+            if self.rounds or search.best is None:
+                self.eviction.evict()
+            if state.wider_than(gaps.bad):
+                self.annealing.begin()
+        else:
             self._search_schedules_in_turn(violating)
             if self.slow_rounds == 0 and self._impossible():
                 return False
