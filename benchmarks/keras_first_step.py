@@ -86,7 +86,7 @@ def work(model: str, feature: str, budget: int | str | None) -> dict[str, Any]:
 
     clock = Stopwatch()
     for owner, attribute, part in (
-        (step, "trace", "trace"),
+        (step.PlannedStep, "traced", "trace"),
         (step, "_profile", "profile"),
         (step, "make_plan", "solve"),
         (execute.Executor, "_rehearse", "rehearse"),

@@ -16,6 +16,7 @@ from checkmate.tf2 import measure
 from checkmate.tf2.capture import Captured
 from checkmate.tf2.keras_step import build, training_step
 from checkmate.tf2.step import capture_step
+from checkmate.tf2.trace import trace
 
 
 @dataclass
@@ -174,7 +175,7 @@ def captured_case(name: str) -> tuple[Case, Any, Captured]:
     model, optimizer = case.make(), case.optimizer()
     build(model, optimizer, tensors(case.x))
     specs = (tensors(case.x), tensors(case.y))
-    return case, model, capture_step(training_step(model, case.loss, optimizer), specs, Options(cost_model="flops"))
+    return case, model, capture_step(trace(training_step(model, case.loss, optimizer), specs), Options(cost_model="flops"))
 
 
 def plain_step(case: Case, model: Any, optimizer: Any) -> Callable[[Any, Any], Any]:

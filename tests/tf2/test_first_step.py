@@ -21,6 +21,7 @@ from checkmate.tf2.emit import emit
 from checkmate.tf2.internals import without_graph_rewriting
 from checkmate.tf2.op_kinds import Held, note_held, tensor_bytes
 from checkmate.tf2.step import capture_step
+from checkmate.tf2.trace import trace
 from checkmate.tf2.variable_memory import Homes
 from tf2_models import CASES, identical, state, train_plain
 
@@ -184,7 +185,7 @@ def test_variables_are_read_and_changed_in_turn(inline: bool, mode: str) -> None
         return before, between, parts[1] + parts[0]
 
     x = tf.reshape(tf.range(40_000, dtype=tf.float32), [200, 200]) / 40_000
-    captured = capture_step(step, (tf.TensorSpec(x.shape, x.dtype),), Options(cost_model="flops"))
+    captured = capture_step(trace(step, (tf.TensorSpec(x.shape, x.dtype),)), Options(cost_model="flops"))
     emitted = emit(captured, [Compute(number) for number in range(captured.graph.num_ops)], mode)
     run = tf.function(lambda x: emitted.place([x]), autograph=False) if inline else emitted.function()
     found = [[result.numpy() for result in run(x)] for _ in range(3)]
@@ -199,7 +200,7 @@ def test_variables_are_read_and_changed_in_turn(inline: bool, mode: str) -> None
 
 
 def test_a_function_is_gone_with_its_last_reference() -> None:
-    captured = capture_step(lambda x: 2 * x, (tf.TensorSpec([100, 300]),), Options(cost_model="flops"))
+    captured = capture_step(trace(lambda x: 2 * x, (tf.TensorSpec([100, 300]),)), Options(cost_model="flops"))
     run: Any = emit(captured, [Compute(number) for number in range(captured.graph.num_ops)]).function()
     name = run._name
     with without_graph_rewriting():

@@ -134,6 +134,88 @@ def test_terms_whose_sizes_the_rewriting_does_not_know() -> None:
     assert len(plans(model)) == 2
 
 
+def test_sequences_of_several_lengths_and_weights_that_are_normalized() -> None:
+    """Plain Keras traces once with sizes open: attention is computed by other ops then, and a mean over weights, whose sizes are known,
+    is divided otherwise than one over the batch."""
+
+    class Standardized(layers.Dense):
+        def call(self, inputs: Any) -> Any:
+            mean, variance = tf.nn.moments(tf.convert_to_tensor(self.kernel), 0)
+            return tf.tanh(inputs @ ((self.kernel - mean) / tf.sqrt(variance + 1e-3)) + self.bias)
+
+    def build() -> Any:
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(5)
+        inputs = keras.Input((None,), dtype="int32")
+        x = layers.Embedding(50, 24)(inputs)
+        for _ in range(2):
+            x = layers.LayerNormalization()(x + layers.MultiHeadAttention(3, 8, dropout=0.1)(x, x))
+            x = x + Standardized(24)(x)
+        model = keras.Model(inputs, layers.Dense(3)(layers.GlobalAveragePooling1D()(x)))
+        model.compile(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    random = np.random.default_rng(1)
+    batches = [(random.integers(0, 50, shape), random.integers(0, 3, shape[0])) for shape in [(7, 19), (7, 13), (5, 19), (3, 11)]]
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return len(batches)
+
+        def __getitem__(self, number: int) -> Any:
+            return batches[number]
+
+    plain, model = build(), build()
+    prepare(model, budget="150%", cost_model="flops")
+    for epochs in (1, 2):
+        assert history(model, Batches(), epochs=epochs, shuffle=False) == history(plain, Batches(), epochs=epochs, shuffle=False)
+    for one, other in zip(numbers(model), numbers(plain), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len(plans(model)) == 4
+
+
+def of_unknown_length(x: Any, y: Any) -> Any:
+    """Batches of which nobody knows beforehand how many there are, as of records in a file."""
+    return tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda *_: True).batch(16)
+
+
+#: Keras says so at the end of every epoch.
+at_the_end = pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
+
+
+@at_the_end
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: keras.optimizers.AdamW(keras.optimizers.schedules.ExponentialDecay(0.01, 2, 0.5), weight_decay=0.05),
+        lambda: keras.optimizers.SGD(0.05, momentum=0.9, use_ema=True, ema_overwrite_frequency=3),
+    ],
+)
+def test_where_the_data_ends_is_not_known(optimizer: Any) -> None:
+    """Plain Keras begins one more step at the end of an epoch, which counts, draws seeds and decays weights before it is stopped."""
+    x, y = pictures()
+    data = of_unknown_length(x, y)
+    counted = []
+
+    def train(model: Any) -> Any:
+        found = history(model, data, batch_size=None, epochs=3, shuffle=False)
+        counted.append(int(model.optimizer.iterations.numpy()))
+        return found
+
+    check_same(lambda: classifier(optimizer=optimizer()), train, shapes=2)
+    assert counted == [12, 12]  # nine steps and three that were begun
+
+
+@at_the_end
+def test_where_several_steps_are_one_execution_the_end_of_the_data_changes_nothing() -> None:
+    x, y = pictures()
+    data = of_unknown_length(x, y)
+    model = check_same(
+        lambda: classifier(steps_per_execution=2), lambda m: history(m, data, batch_size=None, shuffle=False), shapes=2
+    )
+    assert int(model.optimizer.iterations.numpy()) == 6
+
+
 def two_heads() -> Any:
     keras.utils.clear_session()
     keras.utils.set_random_seed(5)
@@ -337,6 +419,18 @@ def test_tf_keras() -> None:
         np.testing.assert_array_equal(one, other)
     assert [plan.executions for plan in plans(model)] == [4, 2]
     assert len({plan.budget for plan in plans(model)}) == 1  # a percentage is of what the first batch needs
+
+
+def test_where_the_data_ends_is_not_known_to_tf_keras() -> None:
+    tf_keras = pytest.importorskip("tf_keras")
+    data = of_unknown_length(*pictures())
+    plain, model = tf_keras_classifier(tf_keras), tf_keras_classifier(tf_keras)
+    for one in (plain, model):
+        one.compile(tf_keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    prepare(model, budget="80%")
+    assert history(model, data, batch_size=None) == history(plain, data, batch_size=None)
+    for one, other in zip(model.optimizer.variables, plain.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
 
 
 def test_a_step_with_tf_keras() -> None:

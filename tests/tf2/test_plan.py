@@ -21,6 +21,7 @@ from checkmate.tf2.keras_step import build, training_step
 from checkmate.tf2.plan import make_plan
 from checkmate.tf2.profile import profile_ops
 from checkmate.tf2.step import capture_step
+from checkmate.tf2.trace import trace
 from tf2_models import CASES, tensors, transformer
 
 
@@ -99,8 +100,8 @@ def test_a_plan_is_ported_to_another_batch_size_and_length(
     build(model, optimizer, x)
     step = training_step(model, case.loss, optimizer)
     options = Options(cost_model="flops", time_limit=3, gap=0.02)
-    large = capture_step(step, (x, y), options)
-    small = capture_step(step, (x[:7], y[:7]) if changed == "batch" else (x[:, :56], y[:, :56]), options)
+    large = capture_step(trace(step, (x, y)), options)
+    small = capture_step(trace(step, (x[:7], y[:7]) if changed == "batch" else (x[:, :56], y[:, :56])), options)
     allowance = Allowance(int((0.5 if changed == "batch" else 0.7) * large.graph.no_recompute_peak))
     first = make_plan(large, options, allowance)
     assert first.schedule.num_recomputations > 0

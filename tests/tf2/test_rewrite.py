@@ -10,9 +10,10 @@ import pytest
 import tensorflow as tf
 
 import checkmate.tf2
+from checkmate.tf2.internals import without_graph_rewriting
 from checkmate.tf2.keras_step import training_step
 from checkmate.tf2.sums import with_sums
-from checkmate.tf2.trace import Traced, trace
+from checkmate.tf2.trace import Trace, Traced, trace
 from tf2_models import CASES, identical, state, train_plain
 
 
@@ -54,40 +55,78 @@ def test_sizes_that_set_shape_tells_are_known() -> None:
 
 def _branches(x: Any) -> Any:
     """Added up in a row, with sizes that a trace for batches of any size does not tell."""
-    terms = [tf.reshape(tf.reshape(x, (-1, 8)) @ tf.fill((8, 8), number), (-1, 16, 8)) for number in (1.0, 2.0)]
+    terms = [tf.reshape(tf.reshape(x, (-1, 7)) @ tf.fill((7, 7), number), (-1, 11, 7)) for number in (0.1, 0.3)]
     return x + terms[0] + terms[1]
 
 
-def _normalized(x: Any) -> Any:
-    """All that is added up has the sizes of one tensor."""
-    x = tf.reshape(x, (-1, 8))
-    mean, variance = tf.nn.moments(x, [-1], keepdims=True)
-    return x * variance + (1.0 - mean) + tf.square(x)
+def _mean_of_reshaped(x: Any) -> Any:
+    """Gradients are divided by numbers of elements, and summed over axes that follow from sizes."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.reshape(x, (tf.shape(x)[0] * tf.shape(x)[1], -1))
+        loss = tf.reduce_mean(tf.reduce_mean(tf.nn.relu(y) + tf.reduce_sum(y, 0, keepdims=True) * tf.reshape(x, (-1, 7)), 0))
+    return tape.gradient(loss, x)
 
 
-@pytest.mark.parametrize(
-    ("function", "sums", "apart", "traces"),
-    [(_branches, 1, 0, 2), (_normalized, 1, 1, 1), (lambda x: _normalized(_branches(x)), 2, 1, 2)],
-)
-def test_additions_in_a_row_stay_apart_where_plain_training_cannot_know_sizes(
-    function: Any, sums: int, apart: int, traces: int
-) -> None:
-    specs = [tf.TensorSpec((4, 16, 8))]
+def _by_size(x: Any) -> Any:
+    """Ops whose results have sizes that other ops compute."""
+    count = tf.shape(x)[0]
+    mask = tf.cast(tf.range(count)[:, None] <= tf.range(count)[None, :], x.dtype)
+    tiled = tf.tile(tf.reduce_max(x, 0, keepdims=True), (count, 1, 1))
+    return tf.einsum("nm,mij->nij", mask, tf.broadcast_to(tiled, tf.shape(x))), tf.shape(x)
+
+
+@pytest.mark.parametrize("function", [_branches, _mean_of_reshaped, _by_size])
+def test_with_sizes_left_open_a_trace_runs_what_plain_training_runs(function: Any) -> None:
+    """For batches of several sizes, which plain training traces once."""
     calls = []
 
     def step(x: Any) -> Any:
         calls.append(x.shape)
         return function(x)
 
+    plain = tf.function(function, autograph=False).get_concrete_function(tf.TensorSpec((None, 11, 7)))
+    of_any_size = Trace(step, [tf.TensorSpec((None, 11, 7))])
+    for size in (5, 3):
+        found = of_any_size.at([tf.TensorSpec((size, 11, 7))])
+        assert found.rewritten
+        assert all(tensor.shape.is_fully_defined() for op in found.ops for tensor in op.outputs)
+        x = tf.random.stateless_normal((size, 11, 7), (1, 2))
+        for result, wanted in zip(_run(found, x), tf.nest.flatten(plain(x)), strict=True):
+            assert np.array_equal(result, wanted)
+    assert len(calls) == 1
+
+
+def _run(found: Traced, x: Any) -> list[Any]:
+    definition = found.graph.as_graph_def()
+    names = [tensor.name for tensor in found.outputs]
+    place = found.inputs[0].name
+
+    def step(given: Any) -> Any:
+        return tf.graph_util.import_graph_def(definition, {place: given}, names)
+
+    with without_graph_rewriting():
+        return list(tf.function(step, autograph=False)(x))
+
+
+def test_additions_in_a_row_stay_apart_where_plain_training_cannot_know_sizes() -> None:
     def count(found: Traced) -> int:
         return sum("AddOpsRewrite" in op.name and op.type == "AddN" for op in found.ops)
 
-    assert count(trace(step, specs)) == sums
-    calls.clear()
-    found = trace(step, specs, varying_batch=True)
-    assert count(found) == apart
-    assert len(calls) == traces
-    assert all(tensor.shape.is_fully_defined() for op in found.ops for tensor in op.outputs)
+    specs = [tf.TensorSpec((4, 11, 7))]
+    assert count(trace(_branches, specs)) == 1
+    assert count(Trace(_branches, [tf.TensorSpec((None, 11, 7))]).at(specs)) == 0
+
+
+def test_sizes_that_set_shape_tells_are_known_where_they_are_left_open() -> None:
+    def step(x: Any) -> Any:
+        y = tf.numpy_function(lambda array: array[:, ::-1].copy(), [x], tf.float32)
+        y.set_shape(x.shape)
+        return tf.reduce_sum(tf.nn.relu(y * 2.0))
+
+    found = Trace(step, [tf.TensorSpec((None, 64))]).at([tf.TensorSpec((32, 64))])
+    assert found.rewritten
+    assert not found.of_unknown_size
 
 
 def test_loops_stay_whole() -> None:

@@ -19,6 +19,7 @@ from .plan import Plan
 from .profile import profile_ops
 from .specs import like, read_specs
 from .step import PlannedStep, capture_step
+from .trace import trace
 
 
 class TrainIteration:
@@ -138,7 +139,7 @@ def capture(
     def profile(ops: Sequence[tf.Operation], kind: str, measured: Callable[[int, int], None]) -> dict[str, OpCost]:
         return profile_ops(ops, kind, progress or measured, meant_for)
 
-    return capture_step(step, (inputs, labels), options, str(model.name), profile=profile).graph
+    return capture_step(trace(step, (inputs, labels)), options, str(model.name), profile=profile).graph
 
 
 def plans(trained: Any) -> list[Plan]:

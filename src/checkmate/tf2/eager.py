@@ -11,8 +11,7 @@ import tensorflow as tf
 from ..schedule import Compute, Step
 from .capture import Captured
 from .internals import eager_attributes, run_op
-from .op_kinds import ALIASES, is_shape, needs, source
-from .trace import shape_value
+from .op_kinds import ALIASES, is_shape, needs, shape_value, source
 
 
 @dataclass(slots=True)

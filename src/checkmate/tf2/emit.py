@@ -20,10 +20,10 @@ from .capture import Captured
 from .functions import changes_something, resources_of
 from .internals import is_stateful
 from .nodes import Emitted, Nodes
-from .op_kinds import SMALL, is_big, is_handle, is_one_kernel, is_shape, needs, root, source, tensor_bytes
+from .op_kinds import SMALL, is_big, is_handle, is_one_kernel, is_shape, needs, root, shape_value, source, tensor_bytes
 from .overlap import one_by_one
 from .replay import Run, replay
-from .trace import is_fixed, shape_value
+from .trace import is_fixed
 
 MODES = ("sparse", "full")
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from ..errors import CheckmateError
 from ..units import Budget
 from .keras_coverage import covered, trained_as_at_first, warn_of_other_training
-from .keras_shapes import PlainTraces, layout, without_options
+from .keras_shapes import PlainTraces, Specs, layout, without_options
 from .keras_step import check_backend, is_complete, refuse_distributed
 from .layers import note_layers
 from .options import Options
@@ -88,8 +88,9 @@ class _Trainer:
     def __init__(self, model: Any, options: Options):
         self._model = model
         self._options = options
-        # By the structure of the batch, and whether it comes from a pipeline and plain Keras leaves sizes open.
-        self._steps: dict[tuple[str, bool, bool], PlannedStep] = {}
+        # By the structure of the batch, whether it comes from a pipeline, and with which sizes plain Keras traces it if it leaves any open.
+        self._steps: dict[tuple[str, bool, Specs | None], PlannedStep] = {}
+        self._last: PlannedStep | None = None
         self._plain = PlainTraces()
         self._train_step = trained_as_at_first(model)(model.train_step)
 
@@ -99,26 +100,30 @@ class _Trainer:
 
     def __call__(self, iterator: Any) -> Any:
         logs = None
-        varying = self._plain.of_iterator(iterator) if isinstance(iterator, tf.data.Iterator) else None
-        for batch in _batches(iterator, int(self._model.steps_per_execution or 1)):
-            logs = self._train(without_options(batch), varying)
+        specs = self._plain.of_iterator(iterator) if isinstance(iterator, tf.data.Iterator) else None
+        steps = int(self._model.steps_per_execution or 1)
+        for batch in _batches(iterator, steps):
+            logs = self._train(without_options(batch), specs)
         if logs is None:
+            if (
+                steps == 1 and specs is not None and self._last is not None
+            ):  # plain Keras asks whether there is a batch before it begins more
+                self._last.run_without_batch()
             raise StopIteration
         return logs
 
-    def _train(self, batch: Any, varying: bool | None) -> Any:
+    def _train(self, batch: Any, specs: Specs | None) -> Any:
         """One step: `model.train_step(batch)` under the plan for this kind of batch.
 
         Args:
-            varying: plain Keras would leave sizes open when it traces the step; None if that depends on this batch alone, which comes
-                from no pipeline.
+            specs: with which plain Keras would trace it; None if that depends on this batch alone, which comes from no pipeline.
         """
         batch = tf.nest.map_structure(lambda x: None if x is None else dense(x, "a batch"), batch)
-        pipeline = varying is not None
-        if varying is None:
-            varying = self._plain.of_batch(batch)
+        pipeline = specs is not None
+        specs = self._plain.of_batch(batch) if specs is None else specs
         nest = layout(batch)
-        key = str(nest), pipeline, varying
+        traced_as = None if all(spec.shape.is_fully_defined() for spec in specs) else specs
+        key = str(nest), pipeline, traced_as
         if key not in self._steps:
             _build_optimizer(self._model)
 
@@ -129,8 +134,8 @@ class _Trainer:
                 leaves = [next(given) if there else None for there in tf.nest.flatten(nest)]
                 return self._train_step(tf.nest.pack_sequence_as(nest, leaves))
 
-            self._steps[key] = PlannedStep(step, self._options, str(self._model.name), varying_batch=varying, pipeline=pipeline)
-        planned = self._steps[key]
+            self._steps[key] = PlannedStep(step, self._options, str(self._model.name), traced_as=traced_as, pipeline=pipeline)
+        planned = self._last = self._steps[key]
         logs = planned(*(x for x in tf.nest.flatten(batch) if x is not None))
         self._options = planned.options  # one budget for all
         counter = getattr(self._model, "_train_counter", None)  # tf_keras counts its steps here

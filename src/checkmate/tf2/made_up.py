@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from .measure import default_device, outside
-from .op_kinds import is_shape, tensor_bytes
-from .trace import shape_value
+from .op_kinds import is_shape, shape_value, tensor_bytes
 
 
 def constant_value(tensor: tf.Tensor) -> Any:

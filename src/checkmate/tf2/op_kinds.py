@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import tensorflow as tf
 
 from .internals import is_stateful
@@ -165,6 +167,14 @@ def counted_bytes(tensor: tf.Tensor) -> int:
 def is_shape(op: tf.Operation) -> bool:
     """Its result follows from the shapes, which are known."""
     return op.type in SHAPES and all(tensor.shape.is_fully_defined() for tensor in op.inputs)
+
+
+def shape_value(tensor: tf.Tensor) -> Any:
+    """The result of an op on shapes, as an array."""
+    op = tensor.op
+    shape = op.inputs[tensor.value_index].shape
+    number = {"Rank": shape.rank, "Size": shape.num_elements()}.get(op.type)
+    return np.array(shape.as_list() if number is None else number, tensor.dtype.as_numpy_dtype)
 
 
 def is_free(op: tf.Operation) -> bool:

@@ -10,7 +10,7 @@ What is made large from small things, such as the gradient of a mean, is made as
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
@@ -47,6 +47,23 @@ def in_creation_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
                 stack += [(before, False) for before in reversed(op.control_inputs)]
                 stack += [(source(tensor).op, False) for tensor in reversed(op.inputs)]
     return order
+
+
+def apart_from(tensors: Iterable[tf.Tensor], ops: Iterable[tf.Operation]) -> list[tf.Operation]:
+    """Those that wait for none of the tensors.
+
+    Args:
+        ops: in a topological order.
+    """
+    waiting = {tensor.op.name for tensor in tensors}
+    apart = []
+    for op in ops:
+        before = {*(source(tensor).op.name for tensor in op.inputs), *(other.name for other in op.control_inputs)}
+        if op.name in waiting or not before.isdisjoint(waiting):
+            waiting.add(op.name)
+        else:
+            apart.append(op)
+    return apart
 
 
 def with_early_updates(ops: Sequence[tf.Operation]) -> list[tf.Operation]:

@@ -7,16 +7,17 @@ edges keep the rewriting from many ops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from .internals import copy_handle_data, is_stateful_type, replace_input, rewritten_graph
+from .known_sizes import fill_in_sizes
 from .measure import zeros_outside
 from .op_kinds import counts_elements
-from .sums import may_be_of_other_sizes, merged_additions, with_additions_apart, with_sums, with_terms_in_order
+from .sums import with_sums
 
 #: Loops and branches.
 _WHOLE = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"})
@@ -28,8 +29,7 @@ _TAKEN_APART = frozenset({"Switch", "Merge", "Enter", "Exit", "NextIteration", "
 _PASSED_ON = frozenset({"NoOp", "Identity", "IdentityN"})
 
 
-@dataclass(eq=False)
-class Rewritten:
+class Rewritten(NamedTuple):
     """A graph with the inputs and outputs of the function that it was made of."""
 
     graph: tf.Graph
@@ -37,35 +37,27 @@ class Rewritten:
     outputs: list[tf.Tensor]
 
 
-def rewritten(function: Any, argument_count: int, of_any_batch: Callable[[], Any] | None = None) -> Rewritten | None:
-    """The graph that TensorFlow runs in place of a function's own. Nothing is run and no variable changes.
+def rewriting_of(function: Any, argument_count: int) -> Rewriting | None:
+    """What TensorFlow runs in place of a function. Nothing is run and no variable changes.
 
     Args:
-        function: a concrete function. argument_count: how many of its inputs are arguments; the rest are captures.
-        of_any_batch: makes the same for batches of any size, where that is what plain training runs.
+        function: a concrete function; sizes of its arguments may be open. argument_count: how many of its inputs are arguments; the rest
+            are captures.
 
     Returns:
         None where there are loops, or branches whose results other ops read; where some were taken apart all the same, which only the
-        executor of TensorFlow can put in order; where there are ops that nobody else may make, and where other threads were in the way.
+        executor of TensorFlow can put in order; and where other threads were in the way.
     """
     if not all(_only_acts(op) for op in function.graph.get_operations() if op.type in _WHOLE):
         return None
-    zeros = [zeros_outside(t.shape, t.dtype) for t in function.inputs[:argument_count]]
-    definition = rewritten_graph(function, zeros)
+    definition = rewritten_graph(function, [_zeros(tensor) for tensor in function.inputs[:argument_count]])
     if definition is None or any(node.op in _TAKEN_APART for node in definition.node):
         return None
-    nodes = [*with_sums(definition)]
-    if of_any_batch is not None:
-        merged = merged_additions(definition, function.graph)
-        if may_be_of_other_sizes(function.graph, merged) and (of_any := _of_any_batch(of_any_batch, zeros)) is not None:
-            with_terms_in_order(nodes, of_any)
-            apart = merged - merged_additions(of_any, function.graph)
-            nodes = with_additions_apart(nodes, function.graph, apart)
-    places: dict[str, int] = {}  # name of a node -> number of the input that it stands for
+    places: dict[str, int] = {}
     results: dict[int, str] = {}
     kept = tf.compat.v1.GraphDef(versions=definition.versions, library=definition.library)
     passing = {node.name: node.op in _PASSED_ON or is_stateful_type(node.op) for node in definition.node}
-    for node in nodes:
+    for node in with_sums(definition):
         if node.op == "_Arg":
             places[node.name] = node.attr["index"].i
         elif node.op == "_Retval":
@@ -78,59 +70,86 @@ def rewritten(function: Any, argument_count: int, of_any_batch: Callable[[], Any
             edges = [name for name in node.input if name.startswith("^") and not (passing[node.name] and passing[name[1:]])]
             for name in edges:
                 copy.input.remove(name)
-    graph, inputs = _made(function, kept, places)
-    if graph is not None and (lost := _lost_shapes(graph, function.graph)):
-        for node in kept.node:
-            if node.name in lost:
-                shapes = node.attr["_output_shapes"].list.shape
-                shapes.extend(tensor.shape.as_proto() for tensor in lost[node.name].outputs)
-        graph, inputs = _made(function, kept, places)
-    if graph is None:
-        return None
-    return Rewritten(graph, inputs, [_output(graph, results[number], places, inputs) for number in range(len(results))])
+    return Rewriting(function, kept, places, [results[number] for number in range(len(results))])
 
 
-def _of_any_batch(make: Callable[[], Any], zeros: list[tf.Tensor]) -> tf.compat.v1.GraphDef | None:
-    """What TensorFlow runs in place of the function that is made. None if the user's code cannot be traced so: then it is not what plain
-    training runs."""
-    try:
-        traced = make()
-    except Exception:  # noqa: BLE001 - of any kind
-        return None
-    return rewritten_graph(traced, zeros)
+@dataclass(eq=False)
+class Rewriting:
+    """The nodes that TensorFlow runs in place of a function.
+
+    Attributes:
+        function: it is concrete, and may leave sizes open. places: for nodes that stand for inputs the numbers of these. results: tensors
+            that are its outputs.
+    """
+
+    function: Any
+    definition: tf.compat.v1.GraphDef
+    places: dict[str, int]
+    results: list[str]
+
+    def at(self, arguments: Sequence[tf.TensorSpec], traced: Callable[[], tf.Graph]) -> Rewritten | None:
+        """The graph of the nodes for arguments of known sizes.
+
+        Args:
+            traced: the function's graph where all sizes are known. It is asked for where some are lost.
+
+        Returns:
+            None where there are ops that TensorFlow makes only while it rewrites.
+        """
+        definition = tf.compat.v1.GraphDef()
+        definition.CopyFrom(self.definition)
+        taken = self.function.inputs
+        shapes = [*(spec.shape for spec in arguments), *(tensor.shape for tensor in taken[len(arguments) :])]
+        is_open = not all(tensor.shape.is_fully_defined() for tensor in taken[: len(arguments)])
+        graph, inputs = self._made(definition, shapes)
+        while graph is not None and is_open and fill_in_sizes(definition, self.results, graph):
+            graph, inputs = self._made(definition, shapes)
+        if graph is not None and (lost := _lost_shapes(graph, traced)):
+            for node in definition.node:
+                if node.name in lost:
+                    known = node.attr["_output_shapes"].list.shape
+                    known.extend(tensor.shape.as_proto() for tensor in lost[node.name].outputs)
+            graph, inputs = self._made(definition, shapes)
+        return None if graph is None else Rewritten(graph, inputs, [self._output(graph, name, inputs) for name in self.results])
+
+    def _made(self, definition: Any, shapes: Sequence[tf.TensorShape]) -> tuple[tf.Graph | None, list[tf.Tensor]]:
+        graph = tf.Graph()
+        with graph.as_default():
+            inputs = []
+            for number, (tensor, shape) in enumerate(zip(self.function.inputs, shapes, strict=True)):
+                # A name that is no part of another: the other ops keep theirs.
+                place = tf.compat.v1.placeholder(tensor.dtype, shape, name=f"step_input__{number}")
+                copy_handle_data(tensor, place)
+                inputs.append(place)
+            read = {name.partition(":")[0] for node in definition.node for name in node.input}
+            given = {f"{name}:0": inputs[number] for name, number in self.places.items() if name in read}
+            try:
+                tf.graph_util.import_graph_def(definition, input_map=given, name="")
+            except ValueError:
+                return None, []
+        return graph, inputs
+
+    def _output(self, graph: tf.Graph, name: str, inputs: list[tf.Tensor]) -> tf.Tensor:
+        node, _, number = name.partition(":")
+        return inputs[self.places[node]] if node in self.places else graph.get_tensor_by_name(f"{node}:{number or 0}")
 
 
-def _made(function: Any, definition: Any, places: dict[str, int]) -> tuple[tf.Graph | None, list[tf.Tensor]]:
-    """A graph by its definition, and its inputs in place of those of the function; None where there are ops that TensorFlow makes only
-    while it rewrites."""
-    graph = tf.Graph()
-    with graph.as_default():
-        inputs = []
-        for number, tensor in enumerate(function.inputs):
-            # A name that is no part of another: the other ops keep theirs.
-            place = tf.compat.v1.placeholder(tensor.dtype, tensor.shape, name=f"step_input__{number}")
-            copy_handle_data(tensor, place)
-            inputs.append(place)
-        read = {name.partition(":")[0] for node in definition.node for name in node.input}
-        given = {f"{name}:0": inputs[number] for name, number in places.items() if name in read}
-        try:
-            tf.graph_util.import_graph_def(definition, input_map=given, name="")
-        except ValueError:
-            return None, []
-    return graph, inputs
+def _zeros(argument: tf.Tensor) -> tf.Tensor:
+    """Something that can be taken for an argument; sizes that it leaves open are 1."""
+    sizes = argument.shape if argument.shape.rank else ()
+    return zeros_outside(tf.TensorShape([1 if size is None else size for size in sizes]), argument.dtype)
 
 
-def _lost_shapes(graph: tf.Graph, traced: tf.Graph) -> dict[str, tf.Operation]:
+def _lost_shapes(graph: tf.Graph, traced: Callable[[], tf.Graph]) -> dict[str, tf.Operation]:
     """Traced ops, by name, whose shapes are known and those of their successors in the graph are not: `set_shape` told them, which is in
     no definition."""
-    known = {op.name: op for op in traced.get_operations() if all(tensor.shape.is_fully_defined() for tensor in op.outputs)}
-    return {
-        op.name: known[op.name]
-        for op in graph.get_operations()
-        if op.name in known
-        and known[op.name].type == op.type
-        and not all(tensor.shape.is_fully_defined() for tensor in op.outputs)
-    }
+    unknown = [op for op in graph.get_operations() if not _is_known(op)]
+    known = {op.name: op for op in traced().get_operations() if _is_known(op)} if unknown else {}
+    return {op.name: known[op.name] for op in unknown if op.name in known and known[op.name].type == op.type}
+
+
+def _is_known(op: tf.Operation) -> bool:
+    return all(tensor.shape.is_fully_defined() for tensor in op.outputs)
 
 
 def _only_acts(op: tf.Operation) -> bool:
@@ -149,11 +168,6 @@ def _name_as_of_onednn(node: Any) -> None:
     if node.op == "_FusedConv2D" and node.attr["T"].type == tf.bfloat16.as_datatype_enum:
         node.op = "_MklNativeFusedConv2D"
         node.attr["_kernel"].s = b"MklNameChangeOp"
-
-
-def _output(graph: tf.Graph, name: str, places: dict[str, int], inputs: list[tf.Tensor]) -> tf.Tensor:
-    node, _, number = name.partition(":")
-    return inputs[places[node]] if node in places else graph.get_tensor_by_name(f"{node}:{number or 0}")
 
 
 def hide_counts(ops: Iterable[tf.Operation]) -> None:

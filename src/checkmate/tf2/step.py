@@ -20,13 +20,14 @@ from ..planning.rehearsal_cache import Notebook
 from ..schedule import Schedule
 from .calls import find_calls
 from .capture import Captured, capture, planned_ops
+from .end_of_data import without_batch
 from .execute import Executor
 from .measure import bytes_in_use, default_device, make_room, measure, watch
 from .op_groups import make_groups
 from .options import Options
 from .plan import Plan, automatic_budget, in_another_order, make_plan
 from .profile import profile_ops, tf_environment
-from .trace import trace
+from .trace import Trace, Traced, trace
 from .variable_memory import Homes, settle
 
 #: A plan with more room may cost this much more where its ops overlap and those of the other do not, which saves more (see `_PARTS` in
@@ -54,27 +55,22 @@ _clock = time.monotonic
 
 
 def capture_step(
-    function: Callable[..., Any],
-    specs: Sequence[Any],
+    traced: Traced,
     options: planning.Options,
     name: str = "step",
     *,
     to_run: Callable[[int], int] | None = None,
-    varying_batch: bool = False,
     progress: PlanningProgress | None = None,
     profile: Callable[..., dict[str, OpCost]] | None = None,
 ) -> Captured:
-    """Trace a step function and find what each of its ops costs. Nothing is trained.
+    """Find what each op of a step costs. Nothing is trained.
 
     Args:
-        specs: nests of `tf.TensorSpec` with static shapes, one per argument.
         to_run: from the plain peak of the step in bytes to the budget that it will run under, so that the memory pool had better be
             in order; None if it will not run.
-        varying_batch: as in `PlannedStep`. progress: it is told what is done. profile: instead of `profile_ops`.
+        progress: it is told what is done. profile: instead of `profile_ops`.
     """
     progress = progress or PlanningProgress(name, False)
-    progress.say("tracing the step")
-    traced = trace(function, specs, varying_batch=varying_batch)
     find_calls(traced.ops, tf_environment(default_device()))
     groups = make_groups(traced)
     wasted = 0
@@ -96,7 +92,8 @@ class PlannedStep:
         function: one training step: tensors (and nests of them) in and out; it changes variables as it likes, and creates none.
         options: of every plan. The budget that the first plan comes to in bytes is that of all.
         name: of the graphs.
-        varying_batch: plain training would trace the step once for batches of every size.
+        traced_as: nests of `tf.TensorSpec`, one per argument, with which plain training traces the step once for batches of several
+            sizes; None where it traces it for each.
         pipeline: batches come from one, which makes the next ready while a step runs.
 
     Attributes:
@@ -111,16 +108,18 @@ class PlannedStep:
         options: Options,
         name: str = "step",
         *,
-        varying_batch: bool = False,
+        traced_as: Sequence[Any] | None = None,
         pipeline: bool = False,
     ):
         self.function = function
         self.options = options
         self.name = name
-        self.varying_batch = varying_batch
+        self.traced_as = traced_as
         self.pipeline = pipeline
         self.homes = Homes()
         self._steps: dict[Any, _Shaped] = {}
+        self._trace: Trace | None = None
+        self._last: _Shaped | None = None
 
     @property
     def plans(self) -> list[Plan]:
@@ -135,13 +134,27 @@ class PlannedStep:
         # Found out once: at the next shape the step's own memory would not be available any more.
         return automatic_budget()
 
+    def traced(self, specs: Sequence[Any]) -> Traced:
+        """The step for one set of shapes."""
+        if self.traced_as is None:
+            return trace(self.function, specs)
+        if self._trace is None:
+            self._trace = Trace(self.function, self.traced_as)
+        return self._trace.at(specs)
+
     def prepare(self, *specs: Any) -> Plan:
         """Trace, profile and plan for one set of shapes, without running anything."""
         return self._step_for(specs).plan
 
     def __call__(self, *arguments: Any) -> Any:
         arguments = tuple(tf.nest.map_structure(tf.convert_to_tensor, argument) for argument in arguments)
-        return self._step_for(arguments).run(tf.nest.flatten(arguments, expand_composites=True))
+        self._last = self._step_for(arguments)
+        return self._last.run(tf.nest.flatten(arguments, expand_composites=True))
+
+    def run_without_batch(self) -> None:
+        """What plain training has done of a step when there turns out to be no batch for it; see `end_of_data`."""
+        if self._last is not None:
+            self._last.without_batch()
 
     def _step_for(self, arguments: Sequence[Any]) -> _Shaped:
         specs = tf.nest.map_structure(_spec, tuple(arguments))
@@ -203,10 +216,9 @@ class _Shaped:
 
     def _plan(self, specs: Sequence[Any], margin: int) -> None:
         owner = self.owner
-        varying = owner.varying_batch
-        self.captured = capture_step(
-            owner.function, specs, owner.options, owner.name, to_run=owner.total, varying_batch=varying, progress=self._progress
-        )
+        self._progress.say("tracing the step")
+        traced = owner.traced(specs)
+        self.captured = capture_step(traced, owner.options, owner.name, to_run=owner.total, progress=self._progress)
         if not owner.plans:
             _warn_of_unknown_sizes(self.captured.traced.of_unknown_size)
         # A pipeline fills the processor's memory, also where the step runs on a GPU.
@@ -246,6 +258,10 @@ class _Shaped:
     @property
     def plan(self) -> Plan:
         return self.executor.plan
+
+    @cached_property
+    def without_batch(self) -> Callable[[], None]:
+        return without_batch(self.captured.traced)
 
     # --- what `Policy` asks for ---
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from .functions import lasting_bytes
 from .internals import is_stateful, variable_bytes
 from .layers import Scopes, scopes_of
 from .op_kinds import CALLS, SMALL, is_free, is_shape, source, tensor_bytes
-from .order import in_creation_order, in_order_of, with_early_updates, with_late_broadcasts
-from .rewrite import hide_counts, rewritten
+from .order import apart_from, in_creation_order, in_order_of, with_early_updates, with_late_broadcasts
+from .rewrite import hide_counts, rewriting_of
 
 #: Producers of what is there during the whole step: inputs, constants, variables.
 _FIXED = frozenset({"Placeholder", "Const", "ReadVariableOp", "VarHandleOp", "PlaceholderWithDefault"})
@@ -32,6 +31,7 @@ class Traced:
         captured: what stands behind those of the inputs, the last ones, that are not arguments: variables, mostly.
         structure: what the function returned.
         rewritten: the graph is what TensorFlow runs and needs no rewriting any more; see `rewrite`.
+        apart_from_batch: names of the ops that wait for no argument, of those that the function was traced to.
         scopes: which layers the ops come from.
     """
 
@@ -42,6 +42,7 @@ class Traced:
     captured: list[Any]
     structure: Any
     rewritten: bool
+    apart_from_batch: Set[str] = frozenset()
     scopes: Scopes = field(default_factory=Scopes)
 
     @property
@@ -93,57 +94,62 @@ class Traced:
         return tf.nest.pack_sequence_as(self.structure, leaves, expand_composites=True)
 
 
-def trace(function: Callable[..., Any], specs: Sequence[Any], *, varying_batch: bool = False) -> Traced:
-    """Trace `function(*specs)` once, with the static shapes of the specs. Nothing is run.
+class Trace:
+    """A step function, traced once: the ops of the step for all sizes that the trace leaves open.
 
     Args:
         function: it must not create variables.
-        specs: nests of `tf.TensorSpec`, one per argument.
-        varying_batch: plain training traces this step once for batches of every size; see `op_kinds.counts_elements` and `sums`.
+        specs: nests of `tf.TensorSpec`, one per argument. What plain training leaves open is best left open here, too: TensorFlow
+            rewrites the step otherwise where it knows all sizes, and its results may differ in their last bits.
     """
 
-    def step(*arguments: Any) -> Any:
-        result = function(*arguments)
-        if varying_batch:
-            hide_counts(tf.compat.v1.get_default_graph().get_operations())
+    def __init__(self, function: Callable[..., Any], specs: Sequence[Any]):
+        self._function = function
+        self._concrete = _concrete(function, specs)
+        self._arguments = self._concrete.inputs[: len(self._concrete.inputs) - len(self._concrete.captured_inputs)]
+        self._rewriting = rewriting_of(self._concrete, len(self._arguments))
+
+    def at(self, specs: Sequence[Any]) -> Traced:
+        """The step for arguments of known sizes. Nothing is run."""
+        arguments = tf.nest.flatten(tuple(specs), expand_composites=True)
+        is_open = not all(tensor.shape.is_fully_defined() for tensor in self._arguments)
+        of_these_sizes = cache(lambda: _concrete(self._with_counts_hidden, specs) if is_open else self._concrete)
+        found = None if self._rewriting is None else self._rewriting.at(arguments, lambda: of_these_sizes().graph)
+        concrete = self._concrete if found is not None else of_these_sizes()
+        traced = concrete.graph
+        graph, inputs, outputs = found or (traced, list(concrete.inputs), list(concrete.outputs))
+        ops = in_order_of(graph.get_operations(), [op.name for op in traced.get_operations()])
+        wanted = [source(t).op for t in outputs] + [op for op in ops if is_stateful(op) and op.type not in _FIXED]
+        needed = _reachable(wanted)
+        order = [op for op in in_creation_order(ops) if op.name in needed and op.type != "Placeholder"]
+        order = with_late_broadcasts(with_early_updates(order))
+        captured, structure = list(concrete.captured_inputs), concrete.structured_outputs
+        apart = self._apart_from_batch
+        return Traced(graph, order, inputs, outputs, captured, structure, found is not None, apart, scopes_of(traced))
+
+    @cached_property
+    def _apart_from_batch(self) -> Set[str]:
+        return {op.name for op in apart_from(self._arguments, in_creation_order(self._concrete.graph.get_operations()))}
+
+    def _with_counts_hidden(self, *arguments: Any) -> Any:
+        """For a step that is rewritten in the end, when all sizes are known: plain training does not know them then."""
+        result = self._function(*arguments)
+        hide_counts(tf.compat.v1.get_default_graph().get_operations())
         return result
 
-    concrete = tf.function(step, autograph=False).get_concrete_function(*specs)
-    captured = list(concrete.captured_inputs)
-    made = [op.name for op in concrete.graph.get_operations()]
-    scopes = scopes_of(concrete.graph)
-    graph, inputs, outputs = concrete.graph, list(concrete.inputs), list(concrete.outputs)
 
-    def of_any_batch() -> Any:
-        return tf.function(function, autograph=False).get_concrete_function(*tf.nest.map_structure(_of_any_batch, specs))
-
-    found = rewritten(concrete, len(inputs) - len(captured), of_any_batch if varying_batch else None)
-    if found is not None:
-        graph, inputs, outputs = found.graph, found.inputs, found.outputs
-    ops = in_order_of(graph.get_operations(), made)
-    wanted = [source(t).op for t in outputs] + [op for op in ops if is_stateful(op) and op.type not in _FIXED]
-    needed = _reachable(wanted)
-    order = [op for op in in_creation_order(ops) if op.name in needed and op.type != "Placeholder"]
-    order = with_late_broadcasts(with_early_updates(order))
-    structure = concrete.structured_outputs
-    return Traced(graph, order, inputs, outputs, captured, structure, found is not None, scopes)
+def trace(function: Callable[..., Any], specs: Sequence[Any]) -> Traced:
+    """A step function for arguments of known sizes, as in `Trace`."""
+    return Trace(function, specs).at(specs)
 
 
-def _of_any_batch(spec: tf.TensorSpec) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if spec.shape.rank else spec
+def _concrete(function: Callable[..., Any], specs: Sequence[Any]) -> Any:
+    return tf.function(function, autograph=False).get_concrete_function(*specs)
 
 
 def is_fixed(tensor: tf.Tensor) -> bool:
     """It is an input, a constant or a variable, and takes no memory of its own."""
     return tensor.op.type in _FIXED or is_shape(tensor.op)
-
-
-def shape_value(tensor: tf.Tensor) -> Any:
-    """The result of an op on shapes, as an array."""
-    op = tensor.op
-    shape = op.inputs[tensor.value_index].shape
-    number = {"Rank": shape.rank, "Size": shape.num_elements()}.get(op.type)
-    return np.array(shape.as_list() if number is None else number, tensor.dtype.as_numpy_dtype)
 
 
 def _reachable(ops: Iterable[tf.Operation]) -> set[str]:

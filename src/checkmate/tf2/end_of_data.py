@@ -1,0 +1,46 @@
+"""What a step changes though there is no batch.
+
+Where it is not known beforehand how many batches there are (a generator, records of a file, a filter), plain Keras begins one step more
+at the end of an epoch, and TensorFlow stops it because there is no batch for it. What waits for none has been done by then: the optimizer
+has counted a step, seeds have moved on, weights have decayed. The next epoch starts from there. So it is done here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from .functions import changes_something
+from .internals import captured_in, copy_functions, copy_op, without_graph_rewriting
+from .op_kinds import source
+from .order import apart_from
+from .trace import Traced
+
+
+def without_batch(traced: Traced) -> Callable[[], None]:
+    """What does of a step what waits for nothing of its batch."""
+    # What follows from sizes does not wait for a batch here, but does where plain training leaves them open.
+    order = apart_from(traced.inputs[: traced.argument_count], traced.ops)
+    needed: set[str] = set()
+    for op in reversed(order):
+        if op.name in needed or (op.name in traced.apart_from_batch and changes_something(op)):
+            needed |= {op.name, *(source(tensor).op.name for tensor in op.inputs), *(other.name for other in op.control_inputs)}
+    ops = [op for op in order if op.name in needed]
+
+    def step() -> None:
+        copy_functions(traced.graph)
+        tensors = {name: captured_in(outer) for name, outer in traced.handles.items()}
+        copies: dict[str, tf.Operation] = {}
+        for op in ops:
+            with tf.control_dependencies([copies[other.name] for other in op.control_inputs if other.name in copies]):
+                copies[op.name] = copy_op(op, [tensors[source(tensor).name] for tensor in op.inputs], op.name)
+            tensors.update(zip((tensor.name for tensor in op.outputs), copies[op.name].outputs, strict=True))
+
+    function = tf.function(step, autograph=False)
+
+    def run() -> None:
+        with without_graph_rewriting():
+            function()
+
+    return run
