@@ -110,7 +110,13 @@ def trace_and_compile(
 
     def call(*arguments: Any) -> Any:
         results = compiled(*arguments)
-        refuse_second_derivative(results)
+        given = set(map(id, arguments))
+        tensors = [x for x in tree_leaves(results) if isinstance(x, torch.Tensor) and id(x) not in given]
+        node: Any = next((x.grad_fn for x in tensors if x.grad_fn is not None), None)
+        if node is not None:
+            refuse_second_derivative(node)
+            if type(node).__name__.startswith("CompiledFunction") and not any(map(is_wrapper, tensors)):
+                node.materialize_grads = False  # for outputs without a gradient the backward pass gets None
         return results
 
     return call

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -138,9 +138,14 @@ def unpin_overwritten(module: fx.GraphModule, overwritten: Sequence[fx.Node]) ->
 
 
 def depends_on_tangents(module: fx.GraphModule) -> set[fx.Node]:
-    found: set[fx.Node] = set()
+    return reached_from(filter(is_tangent, module.graph.nodes), module)
+
+
+def reached_from(nodes: Iterable[fx.Node], module: fx.GraphModule) -> set[fx.Node]:
+    """Some nodes and all that are computed from them."""
+    found = set(nodes)
     for node in module.graph.nodes:
-        if node.op != "output" and (is_tangent(node) or any(n in found for n in node.all_input_nodes)):
+        if node.op != "output" and any(n in found for n in node.all_input_nodes):
             found.add(node)
     return found
 

@@ -23,6 +23,7 @@ from .internals import Boxed, is_tangent, keeps_graph, mark_boxed, saved_tensor_
 from .layers import names_of
 from .outputs import flat_outputs
 from .random import preserved_random_state
+from .undefined_gradients import parameters_among, without_undefined, zeros_of
 
 
 class Left:
@@ -56,10 +57,12 @@ class Ticket:
     Attributes:
         run: the runner's own note of the forward pass.
         saved: tensors, as the forward function returned them; None once a backward pass has used them up.
+        parameters: inputs of the forward pass by their places, where outputs may have no gradients.
     """
 
     def __init__(self, run: Any, saved: Sequence[Any]):
         self.run = run
+        self.parameters: dict[int, torch.Tensor] = {}
         self.saved: list[Any] | None = list(saved)
         self._versions = _versions(saved)
 
@@ -175,6 +178,7 @@ class Part:
         self._module: fx.GraphModule | None = None
         self._captured: Captured | None = None
         self._positions: list[int] = []
+        self._tangents: list[fx.Node] = []
         self._lock = threading.RLock()
         devices = list({x.device for x in inputs if isinstance(x, torch.Tensor)})
         written_out = decompositions() if self.inductor else None
@@ -218,11 +222,14 @@ class Part:
             joint = joint_passes(joint)
             write_out_layouts(joint)
         self.trains, self.num_outputs, self._module = True, num_fwd_outputs, joint
+        self._tangents = [node for node in joint.graph.find_nodes(op="placeholder") if is_tangent(node)]
         return skeletons(joint, num_fwd_outputs)
 
     def _forward(self, skeleton: fx.GraphModule) -> Boxed:
         def forward(arguments: list[Any]) -> list[Any]:
+            parameters = parameters_among(arguments) if len(self._tangents) > 1 else {}
             outputs, ticket = self.runner.forward(self, arguments)
+            ticket.parameters = parameters
             return [*outputs, _issue(ticket)]
 
         return mark_boxed(forward)
@@ -231,9 +238,22 @@ class Part:
         def backward(arguments: list[Any]) -> Sequence[Any]:
             ticket, tangents = _redeem(arguments[0]), arguments[1:]
             arguments.clear()
-            return ticket.run.runner.backward(ticket, tangents)
+            if all(tangent is not None for tangent in tangents):
+                return ticket.run.runner.backward(ticket, tangents)
+            return self._with_undefined(ticket, tangents)
 
         return mark_boxed(backward)
+
+    def _with_undefined(self, ticket: Ticket, tangents: list[Any]) -> Sequence[Any]:
+        """Run a backward pass where some outputs have no gradients."""
+        assert self._captured is not None
+        number = self._captured.sizes.at(ticket.run.sizes)
+        defined = [node for node, tangent in zip(self._tangents, tangents, strict=True) if tangent is not None]
+        for place, node in enumerate(self._tangents):
+            if tangents[place] is None:
+                tangents[place] = zeros_of(node, number)
+        gradients = ticket.run.runner.backward(ticket, tangents)
+        return without_undefined(gradients, self.module, self.num_outputs, defined, ticket.parameters)
 
     def _inference(self, module: fx.GraphModule) -> Boxed:
         (output,) = module.graph.find_nodes(op="output")

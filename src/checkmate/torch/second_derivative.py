@@ -11,19 +11,20 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from ..errors import CheckmateError
 
 Node = torch.autograd.graph.Node
 
 
-def refuse_second_derivative(results: Any) -> None:
-    """Raise CheckmateError as soon as the gradients of what a graph returned are differentiated once more."""
-    node = next((x.grad_fn for x in tree_leaves(results) if isinstance(x, torch.Tensor) and x.grad_fn is not None), None)
-    if node is not None:
-        # A hook that sees gradients keeps them alive until the backward pass has ended: set only where it is recorded.
-        node.register_prehook(partial(_before_backward, weakref.ref(node)))
+def refuse_second_derivative(node: Node) -> None:
+    """Raise CheckmateError as soon as the gradients of what a graph returned are differentiated once more.
+
+    Args:
+        node: of autograd, behind what it returned.
+    """
+    # A hook that sees gradients keeps them alive until the backward pass has ended: set only where it is recorded.
+    node.register_prehook(partial(_before_backward, weakref.ref(node)))
 
 
 class _Marked(torch.autograd.Function):
