@@ -28,9 +28,16 @@ class TwoTasks(nn.Module):
         return self.first(hidden), self.second(hidden)
 
 
-def made() -> TwoTasks:
+class InTwoGraphs(TwoTasks):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first, second = super().forward(x)
+        torch._dynamo.graph_break()
+        return first.sin(), second.sin()
+
+
+def made(kind: type[TwoTasks] = TwoTasks) -> TwoTasks:
     torch.manual_seed(0)
-    return TwoTasks()
+    return kind()
 
 
 def trained(model: nn.Module, call: Callable[..., Any], sizes: tuple[int, ...]) -> list[Any]:
@@ -50,11 +57,16 @@ def trained(model: nn.Module, call: Callable[..., Any], sizes: tuple[int, ...]) 
     return [*found, *(p.detach().clone() for p in model.parameters())]
 
 
-@pytest.mark.parametrize("sizes", [(512,) * 6, (512, 384, 256, 512, 128, 384)])
-def test_a_head_that_is_not_used_stays_as_it_is(sizes: tuple[int, ...]) -> None:
-    plain = made()
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [(TwoTasks, (512,) * 6), (TwoTasks, (512, 384, 256, 512, 128, 384)), (InTwoGraphs, (512,) * 6)],
+    ids=["one size", "several sizes", "two graphs"],
+)
+def test_a_head_that_is_not_used_stays_as_it_is(kind: type[TwoTasks], sizes: tuple[int, ...]) -> None:
+    plain = made(kind)
     expected = trained(plain, plain, sizes)
-    model = made()
+    model = made(kind)
     result = trained(model, checkmate.torch.compile(model, budget="80%"), sizes)
     assert expected[0][1] == ["second.weight", "second.bias"]
     assert result[: len(sizes)] == expected[: len(sizes)]

@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..errors import BudgetWarning
-from .internals import graph_breaks, planned_runs
+from .internals import graph_breaks, is_of_a_graph, planned_runs
 
 #: Autograd nodes that hold no activations: parameters, planned graphs, and views of what those return.
 _FREE = (
@@ -256,7 +256,7 @@ def saved_outside(
         if node is not None and node not in nodes:
             nodes[node] = None
             stack.extend(following for following, _ in node.next_functions)
-    planned = [node for node in nodes if type(node).__name__.startswith("CompiledFunction")]
+    planned = [node for node in nodes if is_of_a_graph(node)]
     last = max((node._sequence_nr() for node in planned), default=-1)
     early: dict[int, torch.UntypedStorage] = {}
     late: dict[int, torch.UntypedStorage] = {}

@@ -8,10 +8,13 @@ call, and compiled code holds for one text.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from operator import itemgetter
 from typing import Any
 
 import torch
+
+_numbers = count()
 
 #: What a module's call looks at.
 _tables = itemgetter("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -58,6 +61,8 @@ def to_compile(model: Callable[..., Any], hooks: Hooks | None = None) -> Callabl
             len(hooks.text)  # what is compiled holds for this text
         return run(*arguments, **keywords)
 
+    # PyTorch learns from the calls of one code which sizes vary, and compiles it for so many models and no more: each has its own.
+    call.__code__ = call.__code__.replace(co_name=f"call_{next(_numbers)}")
     call.hooks = hooks  # type: ignore[attr-defined]  # for `are_watched`
     return call
 

@@ -115,11 +115,16 @@ def trace_and_compile(
         node: Any = next((x.grad_fn for x in tensors if x.grad_fn is not None), None)
         if node is not None:
             refuse_second_derivative(node)
-            if type(node).__name__.startswith("CompiledFunction") and not any(map(is_wrapper, tensors)):
+            if is_of_a_graph(node) and not any(map(is_wrapper, tensors)):
                 node.materialize_grads = False  # for outputs without a gradient the backward pass gets None
         return results
 
     return call
+
+
+def is_of_a_graph(node: Any) -> bool:
+    """A node of autograd stands for the backward pass of a graph that AOT autograd has traced."""
+    return type(node).__name__.startswith("CompiledFunction")
 
 
 class _Runs(threading.local):

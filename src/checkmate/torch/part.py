@@ -21,9 +21,10 @@ from .inductor.inner import Inductor
 from .inductor.internals import decompositions, joint_passes, write_out_layouts
 from .internals import Boxed, is_tangent, keeps_graph, mark_boxed, saved_tensor_hooks, trace_and_compile
 from .layers import names_of
+from .nested_regions import with_regions_in_place
 from .outputs import flat_outputs
 from .random import preserved_random_state
-from .undefined_gradients import parameters_among, without_undefined, zeros_of
+from .undefined_gradients import Inputs, may_go_without, without_undefined, zeros_of
 
 
 class Left:
@@ -57,12 +58,12 @@ class Ticket:
     Attributes:
         run: the runner's own note of the forward pass.
         saved: tensors, as the forward function returned them; None once a backward pass has used them up.
-        parameters: inputs of the forward pass by their places, where outputs may have no gradients.
+        inputs: those of the forward pass that may have no gradient.
     """
 
     def __init__(self, run: Any, saved: Sequence[Any]):
         self.run = run
-        self.parameters: dict[int, torch.Tensor] = {}
+        self.inputs: Inputs = {}
         self.saved: list[Any] | None = list(saved)
         self._versions = _versions(saved)
 
@@ -184,7 +185,13 @@ class Part:
         written_out = decompositions() if self.inductor else None
         with preserved_random_state(devices):
             self.call = trace_and_compile(
-                module, inputs, self._partition, self._forward, self._backward, self._inference, written_out
+                with_regions_in_place(module),
+                inputs,
+                self._partition,
+                self._forward,
+                self._backward,
+                self._inference,
+                written_out,
             )
 
     @property
@@ -227,9 +234,9 @@ class Part:
 
     def _forward(self, skeleton: fx.GraphModule) -> Boxed:
         def forward(arguments: list[Any]) -> list[Any]:
-            parameters = parameters_among(arguments) if len(self._tangents) > 1 else {}
+            inputs = may_go_without(arguments) if len(self._tangents) > 1 else {}
             outputs, ticket = self.runner.forward(self, arguments)
-            ticket.parameters = parameters
+            ticket.inputs = inputs
             return [*outputs, _issue(ticket)]
 
         return mark_boxed(forward)
@@ -253,7 +260,7 @@ class Part:
             if tangents[place] is None:
                 tangents[place] = zeros_of(node, number)
         gradients = ticket.run.runner.backward(ticket, tangents)
-        return without_undefined(gradients, self.module, self.num_outputs, defined, ticket.parameters)
+        return without_undefined(gradients, self.module, self.num_outputs, defined, ticket.inputs)
 
     def _inference(self, module: fx.GraphModule) -> Boxed:
         (output,) = module.graph.find_nodes(op="output")

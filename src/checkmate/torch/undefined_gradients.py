@@ -7,20 +7,29 @@ move: the heads of a model that learns several tasks in turn, for one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+import weakref
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
 
+from .internals import is_of_a_graph
 from .nodes import reached_from
 from .outputs import flat_outputs
 from .sizes import Number
 
+#: Inputs of a forward pass by their places; its backward pass keeps none of them alive.
+Inputs: TypeAlias = Mapping[int, weakref.ref[torch.Tensor]]
 
-def parameters_among(arguments: Iterable[Any]) -> dict[int, torch.Tensor]:
-    """Those of the inputs of a forward pass that gradients are kept of, by their places."""
-    return {i: x for i, x in enumerate(arguments) if isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf}
+
+def may_go_without(arguments: Iterable[Any]) -> Inputs:
+    """Those of the inputs of a forward pass that may have no gradient: parameters, and what another graph has made."""
+    return {
+        i: weakref.ref(x)
+        for i, x in enumerate(arguments)
+        if isinstance(x, torch.Tensor) and x.requires_grad and (x.is_leaf or is_of_a_graph(x.grad_fn)) and not _is_watched(x)
+    }
 
 
 def zeros_of(tangent: fx.Node, number: Number) -> torch.Tensor:
@@ -35,29 +44,26 @@ def without_undefined(
     module: fx.GraphModule,
     num_outputs: int,
     defined: Collection[fx.Node],
-    parameters: dict[int, torch.Tensor],
+    inputs: Inputs,
 ) -> Sequence[Any]:
-    """The gradients of a backward pass, without those of parameters that lead to no output that has a gradient.
+    """The gradients of a backward pass, without those of inputs that lead to no output that has a gradient.
 
     Args:
         gradients: of the inputs of the forward pass. module: the joint graph. num_outputs: of its forward pass.
-        defined: the placeholders of the gradients that there are. parameters: of `parameters_among`.
+        defined: the placeholders of the gradients that there are. inputs: of `may_go_without`.
     """
     if _in_several_processes():
         return gradients  # DistributedDataParallel and the like wait for that of every parameter that the graph reads
     needed = reached_from(defined, module)
-    return [
-        None
-        if i in parameters and not _is_watched(parameters[i]) and isinstance(node, fx.Node) and node not in needed
-        else gradient
-        for i, (gradient, node) in enumerate(zip(gradients, flat_outputs(module)[num_outputs:], strict=True))
-    ]
+    unneeded = [isinstance(node, fx.Node) and node not in needed for node in flat_outputs(module)[num_outputs:]]
+    left_out = {i for i, reference in inputs.items() if unneeded[i] and not _is_watched(reference())}
+    return [None if i in left_out else gradient for i, gradient in enumerate(gradients)]
 
 
 def _in_several_processes() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def _is_watched(parameter: torch.Tensor) -> bool:
+def _is_watched(tensor: torch.Tensor | None) -> bool:
     """The script has hooks called with its gradient, which eager training would not call, and which may not know None."""
-    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+    return tensor is not None and bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks or tensor.retains_grad)
