@@ -48,6 +48,7 @@ from .op_work import (
 )
 from .random import draw, preserved_random_state
 from .sizes import Concrete, Number, hint, storage_bytes, storage_key
+from .subgraphs import bytes_inside
 from .transient import allocation_peak
 
 __all__ = ["profile_nodes"]
@@ -103,7 +104,7 @@ def profile_nodes(
 
 
 def _with_unread(cost: OpCost, node: Node, number: Number) -> OpCost:
-    return replace(cost, workspace=cost.workspace + _unread_bytes(node, number))
+    return replace(cost, workspace=cost.workspace + _unread_bytes(node, number) + bytes_inside(node, number))
 
 
 class _Nodes:
