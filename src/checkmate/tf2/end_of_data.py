@@ -14,17 +14,22 @@ import tensorflow as tf
 from .functions import changes_something
 from .internals import captured_in, copy_functions, copy_op, without_graph_rewriting
 from .op_kinds import source
-from .order import apart_from
+from .order import apart_from, in_creation_order
 from .trace import Traced
 
 
 def without_batch(traced: Traced) -> Callable[[], None]:
     """What does of a step what waits for nothing of its batch."""
-    # What follows from sizes does not wait for a batch here, but does where plain training leaves them open.
-    order = apart_from(traced.inputs[: traced.argument_count], traced.ops)
+    arguments = traced.argument_count
+    order = apart_from(traced.inputs[:arguments], traced.ops)
+    begun = {op.name for op in order}
+    if traced.plain is not None:  # what follows from sizes waits for a batch there, and not here
+        begun &= {
+            op.name for op in apart_from(traced.plain.inputs[:arguments], in_creation_order(traced.plain.graph.get_operations()))
+        }
     needed: set[str] = set()
     for op in reversed(order):
-        if op.name in needed or (op.name in traced.apart_from_batch and changes_something(op)):
+        if op.name in needed or (op.name in begun and changes_something(op)):
             needed |= {op.name, *(source(tensor).op.name for tensor in op.inputs), *(other.name for other in op.control_inputs)}
     ops = [op for op in order if op.name in needed]
 

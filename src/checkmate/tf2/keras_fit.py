@@ -13,6 +13,7 @@ from .keras_coverage import covered, trained_as_at_first, warn_of_other_training
 from .keras_shapes import PlainTraces, Specs, layout, without_options
 from .keras_step import check_backend, is_complete, refuse_distributed
 from .layers import note_layers
+from .op_kinds import are_sizes_known
 from .options import Options
 from .plan import Plan
 from .specs import dense
@@ -105,9 +106,8 @@ class _Trainer:
         for batch in _batches(iterator, steps):
             logs = self._train(without_options(batch), specs)
         if logs is None:
-            if (
-                steps == 1 and specs is not None and self._last is not None
-            ):  # plain Keras asks whether there is a batch before it begins more
+            # Before it begins several steps at a time, plain Keras asks whether there is a batch.
+            if steps == 1 and specs is not None and self._last is not None:
                 self._last.run_without_batch()
             raise StopIteration
         return logs
@@ -122,7 +122,7 @@ class _Trainer:
         pipeline = specs is not None
         specs = self._plain.of_batch(batch) if specs is None else specs
         nest = layout(batch)
-        traced_as = None if all(spec.shape.is_fully_defined() for spec in specs) else specs
+        traced_as = None if are_sizes_known(specs) else specs
         key = str(nest), pipeline, traced_as
         if key not in self._steps:
             _build_optimizer(self._model)
@@ -135,8 +135,9 @@ class _Trainer:
                 return self._train_step(tf.nest.pack_sequence_as(nest, leaves))
 
             self._steps[key] = PlannedStep(step, self._options, str(self._model.name), traced_as=traced_as, pipeline=pipeline)
-        planned = self._last = self._steps[key]
+        planned = self._steps[key]
         logs = planned(*(x for x in tf.nest.flatten(batch) if x is not None))
+        self._last = planned
         self._options = planned.options  # one budget for all
         counter = getattr(self._model, "_train_counter", None)  # tf_keras counts its steps here
         if counter is not None:

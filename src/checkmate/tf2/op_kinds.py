@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -164,9 +164,14 @@ def counted_bytes(tensor: tf.Tensor) -> int:
     return size if size >= SMALL_BLOCK else 0
 
 
+def are_sizes_known(tensors: Iterable[tf.Tensor | tf.TensorSpec]) -> bool:
+    """None of the tensors, or specs of tensors, leaves a size open."""
+    return all(tensor.shape.is_fully_defined() for tensor in tensors)
+
+
 def is_shape(op: tf.Operation) -> bool:
     """Its result follows from the shapes, which are known."""
-    return op.type in SHAPES and all(tensor.shape.is_fully_defined() for tensor in op.inputs)
+    return op.type in SHAPES and are_sizes_known(op.inputs)
 
 
 def shape_value(tensor: tf.Tensor) -> Any:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from .internals import copy_handle_data, is_stateful_type, replace_input, rewritten_graph
 from .known_sizes import fill_in_sizes
 from .measure import zeros_outside
-from .op_kinds import counts_elements
+from .op_kinds import are_sizes_known, counts_elements
 from .sums import with_sums
 
 #: Loops and branches.
@@ -100,7 +100,7 @@ class Rewriting:
         definition.CopyFrom(self.definition)
         taken = self.function.inputs
         shapes = [*(spec.shape for spec in arguments), *(tensor.shape for tensor in taken[len(arguments) :])]
-        is_open = not all(tensor.shape.is_fully_defined() for tensor in taken[: len(arguments)])
+        is_open = not are_sizes_known(taken[: len(arguments)])
         graph, inputs = self._made(definition, shapes)
         while graph is not None and is_open and fill_in_sizes(definition, self.results, graph):
             graph, inputs = self._made(definition, shapes)
@@ -143,13 +143,9 @@ def _zeros(argument: tf.Tensor) -> tf.Tensor:
 def _lost_shapes(graph: tf.Graph, traced: Callable[[], tf.Graph]) -> dict[str, tf.Operation]:
     """Traced ops, by name, whose shapes are known and those of their successors in the graph are not: `set_shape` told them, which is in
     no definition."""
-    unknown = [op for op in graph.get_operations() if not _is_known(op)]
-    known = {op.name: op for op in traced().get_operations() if _is_known(op)} if unknown else {}
+    unknown = [op for op in graph.get_operations() if not are_sizes_known(op.outputs)]
+    known = {op.name: op for op in traced().get_operations() if are_sizes_known(op.outputs)} if unknown else {}
     return {op.name: known[op.name] for op in unknown if op.name in known and known[op.name].type == op.type}
-
-
-def _is_known(op: tf.Operation) -> bool:
-    return all(tensor.shape.is_fully_defined() for tensor in op.outputs)
 
 
 def _only_acts(op: tf.Operation) -> bool:

@@ -119,7 +119,6 @@ class PlannedStep:
         self.homes = Homes()
         self._steps: dict[Any, _Shaped] = {}
         self._trace: Trace | None = None
-        self._last: _Shaped | None = None
 
     @property
     def plans(self) -> list[Plan]:
@@ -148,13 +147,11 @@ class PlannedStep:
 
     def __call__(self, *arguments: Any) -> Any:
         arguments = tuple(tf.nest.map_structure(tf.convert_to_tensor, argument) for argument in arguments)
-        self._last = self._step_for(arguments)
-        return self._last.run(tf.nest.flatten(arguments, expand_composites=True))
+        return self._step_for(arguments).run(tf.nest.flatten(arguments, expand_composites=True))
 
     def run_without_batch(self) -> None:
-        """What plain training has done of a step when there turns out to be no batch for it; see `end_of_data`."""
-        if self._last is not None:
-            self._last.without_batch()
+        """What plain training has done of a step when there turns out to be no batch for it; see `end_of_data`. There was one before."""
+        next(iter(self._steps.values())).without_batch()  # the same for all shapes
 
     def _step_for(self, arguments: Sequence[Any]) -> _Shaped:
         specs = tf.nest.map_structure(_spec, tuple(arguments))

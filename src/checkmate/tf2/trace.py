@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -12,8 +12,8 @@ import tensorflow as tf
 from .functions import lasting_bytes
 from .internals import is_stateful, variable_bytes
 from .layers import Scopes, scopes_of
-from .op_kinds import CALLS, SMALL, is_free, is_shape, source, tensor_bytes
-from .order import apart_from, in_creation_order, in_order_of, with_early_updates, with_late_broadcasts
+from .op_kinds import CALLS, SMALL, are_sizes_known, is_free, is_shape, source, tensor_bytes
+from .order import in_creation_order, in_order_of, with_early_updates, with_late_broadcasts
 from .rewrite import hide_counts, rewriting_of
 
 #: Producers of what is there during the whole step: inputs, constants, variables.
@@ -31,7 +31,7 @@ class Traced:
         captured: what stands behind those of the inputs, the last ones, that are not arguments: variables, mostly.
         structure: what the function returned.
         rewritten: the graph is what TensorFlow runs and needs no rewriting any more; see `rewrite`.
-        apart_from_batch: names of the ops that wait for no argument, of those that the function was traced to.
+        plain: the concrete function that plain training traces, where that leaves sizes open.
         scopes: which layers the ops come from.
     """
 
@@ -42,7 +42,7 @@ class Traced:
     captured: list[Any]
     structure: Any
     rewritten: bool
-    apart_from_batch: Set[str] = frozenset()
+    plain: Any = None
     scopes: Scopes = field(default_factory=Scopes)
 
     @property
@@ -112,7 +112,7 @@ class Trace:
     def at(self, specs: Sequence[Any]) -> Traced:
         """The step for arguments of known sizes. Nothing is run."""
         arguments = tf.nest.flatten(tuple(specs), expand_composites=True)
-        is_open = not all(tensor.shape.is_fully_defined() for tensor in self._arguments)
+        is_open = not are_sizes_known(self._arguments)
         of_these_sizes = cache(lambda: _concrete(self._with_counts_hidden, specs) if is_open else self._concrete)
         found = None if self._rewriting is None else self._rewriting.at(arguments, lambda: of_these_sizes().graph)
         concrete = self._concrete if found is not None else of_these_sizes()
@@ -124,12 +124,8 @@ class Trace:
         order = [op for op in in_creation_order(ops) if op.name in needed and op.type != "Placeholder"]
         order = with_late_broadcasts(with_early_updates(order))
         captured, structure = list(concrete.captured_inputs), concrete.structured_outputs
-        apart = self._apart_from_batch
-        return Traced(graph, order, inputs, outputs, captured, structure, found is not None, apart, scopes_of(traced))
-
-    @cached_property
-    def _apart_from_batch(self) -> Set[str]:
-        return {op.name for op in apart_from(self._arguments, in_creation_order(self._concrete.graph.get_operations()))}
+        plain = self._concrete if is_open else None
+        return Traced(graph, order, inputs, outputs, captured, structure, found is not None, plain, scopes_of(traced))
 
     def _with_counts_hidden(self, *arguments: Any) -> Any:
         """For a step that is rewritten in the end, when all sizes are known: plain training does not know them then."""

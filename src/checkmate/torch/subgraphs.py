@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves
 
+from .nodes import tensors_of
 from .sizes import Number, storage_bytes, storage_key
 
 
@@ -26,21 +24,17 @@ def bytes_inside(node: fx.Node, number: Number) -> int:
 
 
 def _peak(module: fx.GraphModule, number: Number) -> int:
-    given = {storage_key(t) for node in module.graph.find_nodes(op="placeholder") for t in _tensors(node)}
+    given = {storage_key(t) for node in module.graph.find_nodes(op="placeholder") for t in tensors_of(node)}
     last: dict[int, fx.Node] = {}
     for node in module.graph.nodes:
-        last.update({storage_key(t): node for other in (node, *node.all_input_nodes) for t in _tensors(other)})
+        last.update({storage_key(t): node for other in (node, *node.all_input_nodes) for t in tensors_of(other)})
     live: dict[int, int] = {}
     peak = 0
     for node in module.graph.nodes:
         if node.op == "output":
             break
-        live.update({key: int(number(storage_bytes(t))) for t in _tensors(node) if (key := storage_key(t)) not in given})
+        live.update({key: int(number(storage_bytes(t))) for t in tensors_of(node) if (key := storage_key(t)) not in given})
         peak = max(peak, sum(live.values()) + bytes_inside(node, number))
         for key in [key for key in live if last[key] is node]:
             del live[key]
     return max(0, peak - sum(live.values()))  # what is left is returned
-
-
-def _tensors(node: fx.Node) -> list[Any]:
-    return [value for value in tree_leaves(node.meta.get("val")) if isinstance(value, torch.Tensor)]

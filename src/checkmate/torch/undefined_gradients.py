@@ -17,7 +17,7 @@ from torch import fx
 from .internals import is_of_a_graph
 from .nodes import reached_from
 from .outputs import flat_outputs
-from .sizes import Number
+from .sizes import Concrete, Number
 
 #: Inputs of a forward pass by their places; its backward pass keeps none of them alive.
 Inputs: TypeAlias = Mapping[int, weakref.ref[torch.Tensor]]
@@ -34,9 +34,8 @@ def may_go_without(arguments: Iterable[Any]) -> Inputs:
 
 def zeros_of(tangent: fx.Node, number: Number) -> torch.Tensor:
     """What stands for the gradient of an output that has none."""
-    value = tangent.meta["val"]
-    sizes, strides = ([number(n) for n in numbers] for numbers in (value.shape, value.stride()))
-    return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device).zero_()
+    known = Concrete.of(tangent.meta["val"], number)
+    return torch.empty_strided(known.shape, known.stride, dtype=known.dtype, device=known.device).zero_()
 
 
 def without_undefined(
