@@ -17,6 +17,7 @@ from checkmate.errors import BudgetWarning
 from checkmate.tf2 import calls
 from checkmate.tf2.functions import changes_something, digest
 from checkmate.tf2.internals import ended_after
+from checkmate.tf2.measure import exact_blocks
 from checkmate.tf2.op_kinds import CALLS, held
 from checkmate.tf2.trace import trace
 from tf2_models import Case, captured_case, identical, state, train_plain
@@ -119,6 +120,22 @@ def test_lists_of_small_tensors_are_counted() -> None:
     forward = max(sum(one.outputs) for one in found if one is not None)
     assert forward > 4 * batch * length * width * 4  # the gates of the LSTM at least
     assert captured.graph.no_recompute_peak > captured.graph.fixed_memory + forward
+
+
+def test_a_branch_takes_what_it_took_in_the_worst_of_several_runs() -> None:
+    """Ops inside overlap as chance wills: a run of its own says too little of the runs in steps."""
+    _, _, captured = captured_case("recurrent")
+    loop = next(op for op in captured.traced.ops if op.type in CALLS)
+    takes = iter([2**20, 5 * 2**20, *[2**21] * 100])
+
+    def run() -> list[tf.Tensor]:
+        tf.zeros(next(takes) // 4)
+        return [tf.zeros(2**18)]
+
+    with exact_blocks(5 * 2**20):
+        _, most, results = calls._measured(run, loop)
+    assert most == 5 * 2**20
+    assert len(results) == 1
 
 
 def test_the_loops_of_the_ctc_loss_change_nothing() -> None:
