@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 import checkmate.torch
 
@@ -16,9 +18,9 @@ COUNT = 10
 
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int = 16) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.first, self.second = nn.Linear(8, width), nn.Linear(width, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.second(torch.tanh(self.first(x)))
@@ -41,6 +43,11 @@ def by_name(model: Any, **options: Any) -> Any:
     return torch.compile(model, backend="checkmate", options=options)
 
 
+def by_its_method(model: Any, **options: Any) -> Any:
+    model.compile(backend="checkmate", options=options)
+    return model
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # PyTorch looks, between graphs
 @pytest.mark.parametrize("kind", [Net, Broken])
 @pytest.mark.parametrize("compile", [in_place, by_name])
@@ -55,3 +62,43 @@ def test_each_model_has_a_plan_of_its_own(compile: Callable[..., Any], kind: typ
     found = [checkmate.torch.plans(model) for model, _ in models]
     assert all(plans and all(plan.executions for plan in plans[-1:]) for plans in found)
     assert len({id(plan) for plans in found for plan in plans}) == sum(len(plans) for plans in found)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize("kind", [Net, Broken])
+@pytest.mark.parametrize("compile", [in_place, by_name, by_its_method])
+def test_of_models_that_are_gone_no_graph_is_left(compile: Callable[..., Any], kind: type[nn.Module]) -> None:
+    """PyTorch keeps what it has compiled; a search over widths must not keep every model's graphs."""
+
+    def train(width: int) -> None:
+        compiled = compile(kind(width), budget="1GiB", cost_model="flops")
+        compiled(torch.randn(3, 8)).sum().backward()
+
+    counts = []
+    for width in (10, 20, 30, 40):
+        train(width)
+        gc.collect()
+        counts.append(sum(type(thing) is fx.Node for thing in gc.get_objects()))
+    assert counts[1:] == counts[:1] * 3  # the last ones are known until others come
+
+
+def test_a_backward_pass_may_come_after_the_model_is_gone() -> None:
+    x = torch.randn(3, 8, requires_grad=True)
+
+    def loss() -> Tensor:
+        out: Tensor = in_place(Net(), budget="1GiB", cost_model="flops")(x)
+        return out.sum()
+
+    left = loss()
+    gc.collect()
+    left.backward()
+    assert x.grad is not None
+
+
+def test_capture_keeps_no_model() -> None:
+    model = Net()
+    reference = weakref.ref(model)
+    checkmate.torch.capture(model, torch.randn(3, 8), cost_model="flops")
+    del model
+    gc.collect()
+    assert reference() is None

@@ -16,11 +16,11 @@ from ..graph import Graph
 from ..planning import DeviceModel, OpCost, device_model
 from ..units import Budget
 from . import steps_without_plan
-from .backend import Session, backend, checkmate, sessions_of
+from .backend import Session, backend, backend_of, checkmate, sessions_of
 from .capture import read_joint_graph
 from .coverage import Coverage, coverage_of, is_compiled, note_left_out, watch_by_name
 from .hooks import Hooks, are_watched, to_compile
-from .internals import isolation, on_compile, trace_and_compile
+from .internals import in_one_call, isolation, on_compile, trace_and_compile
 from .layers import names_of
 from .options import read_options
 from .plan import Plan
@@ -75,7 +75,7 @@ def compile(
         _compile_in_place(model, given, keywords, shapes)
         return model
     session = Session(given)
-    inner: Any = torch.compile(model, backend=partial(backend, session), **keywords)
+    inner: Any = torch.compile(model, backend=backend_of(session), **keywords)
     inner = at_shapes(inner, model, session, shapes)
     wrapped = wraps(model)(Coverage(getattr(model, "__name__", type(model).__name__)).wrap(inner))
     _compiled[wrapped] = session
@@ -87,7 +87,7 @@ def _compile_in_place(
 ) -> None:
     session = Session(given)
     hooks = Hooks(model)
-    inner: Any = torch.compile(to_compile(model, hooks), backend=partial(backend, session), **keywords)
+    inner: Any = torch.compile(to_compile(model, hooks), backend=backend_of(session), **keywords)
     inner = at_shapes(inner, model.forward, session, shapes)
     if "_parameters" in model.__dict__:
         session.watch(model)
@@ -246,6 +246,7 @@ def capture(
             where it cannot compile the model as one graph.
     """
     meant_for = device_model(device) if isinstance(device, str) else device
+    name, names = type(model).__name__, names_of(model)  # PyTorch keeps every backend, which had better not hold the model
 
     def profile(nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:
         return profile_nodes(nodes, cost_model, progress, number=number, device=meant_for)
@@ -255,14 +256,12 @@ def capture(
 
     def partition(joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **unused: Any) -> Any:
         block = None if meant_for is None else meant_for.block
-        captured = read_joint_graph(
-            joint, num_fwd_outputs, profile, name=type(model).__name__, block=block, names=names_of(model)
-        )
+        captured = read_joint_graph(joint, num_fwd_outputs, profile, name=name, block=block, names=names)
         raise _Done(captured.graph)
 
     try:
         with torch.enable_grad():
-            torch.compile(step, backend=partial(_take, partition), fullgraph=True, dynamic=False, **isolation())(*inputs)
+            in_one_call(step, partial(_take, partition), inputs)
     except _Done as done:
         return done.graph
     raise CheckmateError("this model gave no training graph: PyTorch did not compile it")

@@ -2,19 +2,23 @@
 
 Planning waits for the first call, because only then it is known what training holds, and so that errors (a budget that cannot be
 met) reach the caller as they are, not wrapped by the compiler.
+
+PyTorch keeps what it has compiled for as long as the process runs, models that are gone included. So it is given weak references to the
+sessions and their graphs: these live as long as what was compiled can be called, or a backward pass is still to come.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
 
+from ..errors import CheckmateError
 from .coverage import Coverage, caller, check_inputs
 from .group import Group
 from .held import note_parameters
@@ -23,11 +27,15 @@ from .internals import current_compilation
 from .part import Part, Runner, Ticket
 from .plan import Plan
 
+_T = TypeVar("_T")
+
 #: How `plans` finds the graphs of a model compiled by `torch.compile`.
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 _sessions_lock = threading.Lock()
-#: Of what was compiled by name: all graphs of a model have one session, those of later shapes too.
-_of_callers: weakref.WeakKeyDictionary[Coverage, Session] = weakref.WeakKeyDictionary()
+#: Of what was compiled by name: all graphs of a model have one session, those of later shapes too; the last one of several with other options.
+_of_callers: weakref.WeakKeyDictionary[Coverage, list[Session]] = weakref.WeakKeyDictionary()
+#: Those of which it is not known what they were compiled for.
+_of_nobody: list[Session] = []
 
 
 class _OfThread(threading.local):
@@ -137,28 +145,46 @@ def checkmate(
     """
     given, compilation, called = dict(options or {}), current_compilation(), caller()
     latest = _of_thread.latest
-    session = _of_callers.get(called) if called is not None else None
+    known = _of_callers.setdefault(called, []) if called is not None else _of_nobody
+    session = known[-1] if known and called is not None else None
     if session is None and latest is not None and compilation is not None and latest[0] is compilation:
         session = latest[1]
     if session is None or session.group.given != given:
         session = Session(given)
-        if called is not None:
-            _of_callers[called] = session
-            if (model := called.model() if called.model is not None else None) is not None:
-                session.watch(model)
+        known.append(session)
+        if called is not None and (model := called.model() if called.model is not None else None) is not None:
+            session.watch(model)
     _of_thread.latest = compilation, session
-    return backend(session, module, example_inputs)
+    return _compile(session, module, example_inputs)
 
 
-def backend(session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+def backend_of(session: Session) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+    """A backend for `torch.compile` whose graphs belong to a session. Keep the session for as long as these may be called."""
+    return partial(backend, weakref.ref(session))
+
+
+def backend(session: weakref.ref[Session], module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
     """Compile one graph of a session."""
-    return torch.compiler.disable(partial(_call, session, session.add(module, example_inputs)))
+    return _compile(_alive(session), module, example_inputs)
 
 
-def _call(session: Session, part: Part, *inputs: Any) -> Any:
-    if part.trains and not part.called:
-        check_inputs(inputs, session.warned)
-    return part.call(*inputs)
+def _compile(session: Session, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+    part = session.add(module, example_inputs)
+    return torch.compiler.disable(partial(_call, weakref.ref(session), weakref.ref(part)))
+
+
+def _call(session: weakref.ref[Session], part: weakref.ref[Part], *inputs: Any) -> Any:
+    called = _alive(part)
+    if called.trains and not called.called:
+        check_inputs(inputs, _alive(session).warned)
+    return called.call(*inputs)
+
+
+def _alive(reference: weakref.ref[_T]) -> _T:
+    found = reference()
+    if found is None:
+        raise CheckmateError("what PyTorch has compiled is called after the compiled model or function is gone: keep that")
+    return found
 
 
 def sessions_of(parameters: Iterable[torch.Tensor], modules: Iterable[torch.nn.Module] = ()) -> list[Session]:

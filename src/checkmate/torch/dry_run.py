@@ -68,6 +68,7 @@ class DryRun:
         self.group = session.group
         self._round = Round[StepPlan]()
         self._before: int | None = None
+        self._looked = False
 
     def observe(self, run: Callable[[], Any]) -> list[Run]:
         """What `run`, a call of the model or a training step, consists of."""
@@ -95,7 +96,8 @@ class DryRun:
         passes = passes_of(self._round)
         device = passes[0].part.captured(self.group.planner.profile).device
         held, own = self.group.held, own_storages(passes)
-        expected = held.expected(device)  # first: it finds optimizers
+        expected = held.expected(device, look=not self._looked)  # first: it finds optimizers
+        self._looked = True  # between dry steps nothing is made but inputs
         present = held.now(device, own) - held.gradients(device)
         return DryStep(self._round, passes, device, self._before or 0, present + expected + accumulated, present)
 

@@ -143,12 +143,14 @@ class Held:
             p for p in parameters if type(p) in (torch.Tensor, nn.Parameter) and p.requires_grad and p.layout is torch.strided
         ]
 
-    def expected(self, device: torch.device) -> int:
+    def expected(self, device: torch.device, *, look: bool = True) -> int:
         """Bytes that will be held on `device` once training is under way: the state of optimizers that have made no step yet.
 
-        It looks through the objects of the process, which takes tens of milliseconds.
+        Args:
+            look: through the objects of the process, for what is not known yet; it takes a tenth of a second where these are many.
         """
-        self.look()
+        if look:
+            self.look()
         # What two optimizers of the same parameters will hold counts once: one of them replaces or wraps the other.
         by_parameters: dict[frozenset[int], int] = {}
         for watched in self._live_optimizers():

@@ -24,6 +24,7 @@ import torch
 # `aot_module_simplified` is exported by functorch.compile, but its keywords are not documented.
 from functorch.compile import aot_module_simplified  # type: ignore[import-untyped]  # no stubs
 from torch import fx
+from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import convert_frame, eval_frame, trace_rules
 from torch._dynamo.utils import counters
@@ -213,6 +214,15 @@ def isolation() -> dict[str, Any]:
     """
     known = inspect.signature(torch.compile).parameters
     return {"isolate_recompiles": True, "recompile_limit": _RECOMPILE_LIMIT} if "isolate_recompiles" in known else {}
+
+
+def in_one_call(function: Callable[..., Any], backend: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+    """Compile a function as one graph, call it, and have PyTorch forget it, which would else keep all that belongs to it."""
+    function.__code__ = function.__code__.replace()  # its own: that of a nested function is shared by all calls of the outer one
+    try:
+        return torch.compile(function, backend=backend, fullgraph=True, dynamic=False, **isolation())(*inputs)
+    finally:
+        reset_code(function.__code__)
 
 
 #: How many times `_keep_apart` was called.
@@ -461,7 +471,9 @@ def takes_lists_of_tensors(parameters: Sequence[torch.Tensor], differentiable: b
 def sharded_groups() -> Iterator[tuple[Any, Any]]:
     """(what all groups of a model have in common, group of parameters) of modules under `fully_shard`, if there are any."""
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
-    for module in instances(fsdp.FSDPModule) if hasattr(fsdp, "FSDPModule") else ():
+    if not hasattr(fsdp, "FSDPModule") or not fsdp.FSDPModule.__subclasses__():  # `fully_shard` makes one for each kind of module
+        return
+    for module in instances(fsdp.FSDPModule):
         state = module._get_fsdp_state()
         groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
         for group in groups:

@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from ..errors import BudgetError, BudgetWarning, CheckmateError, InfeasibleBudget
 from ..units import Budget, format_bytes
 from .api import loss_of
-from .backend import Session, backend
+from .backend import Session, backend_of
 from .dry_run import DryRun, DryStep, unchanged
 from .hooks import to_compile
 from .internals import isolation, leave_open
@@ -187,7 +186,7 @@ class _Search:
     def _compile(self, session: Session) -> Callable[..., Any]:
         session.watch(self.model)
         session.module = None  # its user has not compiled the model, and finds no plans under it
-        compiled: Callable[..., Any] = torch.compile(to_compile(self.model), backend=partial(backend, session), **isolation())
+        compiled: Callable[..., Any] = torch.compile(to_compile(self.model), backend=backend_of(session), **isolation())
         return compiled
 
     # --- the search ---
