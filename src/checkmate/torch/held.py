@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.optim.swa_utils import AveragedModel
 
-from .internals import instances
+from .living import instances
 from .measure import same_device
 from .optimizer_state import Prediction, local_tensors, predict, tensors_in
 from .sharded import Sharded

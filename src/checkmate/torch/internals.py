@@ -5,7 +5,6 @@ Checked against torch 2.11 to 2.13.
 
 from __future__ import annotations
 
-import gc
 import inspect
 import math
 import re
@@ -45,6 +44,7 @@ from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._sympy.printers import PythonPrinter
 
 from .bindings import BINDINGS
+from .living import instances
 from .recurrent import whole_layers
 from .second_derivative import refuse_second_derivative
 
@@ -479,17 +479,3 @@ def sharded_groups() -> Iterator[tuple[Any, Any]]:
         for group in groups:
             if group is not None:
                 yield group.comm_ctx, group
-
-
-def instances(*kinds: type) -> Iterator[Any]:
-    """Every living object of these classes and theirs below.
-
-    An object refers to its class: asking who refers to it finds the objects without touching any other, which may belong to
-    threads that are just making them.
-    """
-    classes = list(kinds)
-    for kind in classes:  # it grows
-        found: list[type] = type.__subclasses__(kind)
-        classes += [below for below in found if below not in classes]
-    wanted = set(classes)
-    return (thing for thing in gc.get_referrers(*classes) if type(thing) in wanted)

@@ -28,6 +28,7 @@ import torch
 from ..errors import CheckmateError
 from .allocations import AllocationLog, Change, Note
 from .internals import is_wrapper
+from .living import with_subclasses
 
 __all__ = ["Measurement", "Recording", "live_storages", "measure"]
 
@@ -148,8 +149,9 @@ def live_storages(device: torch.device | str = "cpu") -> dict[int, torch.Untyped
     """
     where = torch.device(device)
     found: dict[int, torch.UntypedStorage] = {}
-    # The type of an object, not isinstance: that would call into lazy proxies of other libraries.
-    tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+    # The type of an object, not isinstance: that would call into lazy proxies of other libraries. A set is quicker to ask than `issubclass`.
+    kinds = with_subclasses(torch.Tensor)
+    tensors = [o for o in gc.get_objects() if type(o) in kinds]
     for tensor in tensors:
         _add_storage(found, tensor, where)
         # A gradient that Python never touched has no Python object of its own.
