@@ -67,7 +67,7 @@ def test_entry_point_by_name() -> None:
     which = case("residual")
     expected = train(which, twin(which.model), steps=2)
     model = twin(which.model)
-    compiled = torch.compile(model, backend="checkmate", options={"budget": "60%", "method": "auto"})
+    compiled = torch.compile(model, backend="checkmate", options={"budget": "60%", "method": "auto", "time_limit": 2})
     torch.manual_seed(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     losses = []
