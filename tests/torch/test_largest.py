@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import checkmate
 import checkmate.torch
 from checkmate import BudgetError, CheckmateError, InfeasibleBudget
+from checkmate.torch.dry_run import DryRun
 from torch_models import identical, state
 
 FLOPS: dict[str, Any] = {"cost_model": "flops", "time_limit": 2.0, "gap": 0.05}
@@ -88,6 +89,24 @@ def test_the_largest_is_the_last_that_compile_accepts(make: Any) -> None:
     assert 2 < found == (found.batch if make is batch_of else found.length)
     assert found.plan.measured_peak is not None and found.plan.measured_peak <= budget == found.plan.budget
     assert len(lines) == found.tried + 1 and str(int(found)) in lines[-1]
+
+
+def test_what_is_not_found_in_a_hurry_gets_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, hurried = DryRun.plan, 0
+
+    def plan(self: DryRun, step: Any, *, time: float, **given: Any) -> Any:
+        nonlocal hurried
+        if time < 1.0:
+            hurried += 1
+            if hurried > 2:
+                raise InfeasibleBudget(60_000, 1, 70_000)
+        return real(self, step, time=time, **given)
+
+    expected = checkmate.torch.max_batch_size(short(pairs=True), batch_of, 60_000, **FLOPS)
+    monkeypatch.setattr(DryRun, "plan", plan)
+    found = checkmate.torch.max_batch_size(short(pairs=True), batch_of, 60_000, **FLOPS)
+    assert found == expected
+    assert hurried > 2
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # PyTorch looks, between the graphs

@@ -112,18 +112,19 @@ class DryRun:
         self.group.options.check_device(device)
         return self.group.options.total(0, lambda: self.group.planner.automatic(device))
 
-    def plan(self, step: DryStep, *, any_cost: bool = True, margin: int = 0, others: Sequence[Plan] = ()) -> StepPlan:
+    def plan(
+        self, step: DryStep, *, any_cost: bool = True, margin: int = 0, others: Sequence[Plan] = (), time: float = 1.0
+    ) -> StepPlan:
         """A schedule of a step within the budget.
 
         Args:
-            any_cost: whatever its cost. margin: bytes to leave free. others: plans at other sizes.
+            any_cost: whatever its cost. margin: bytes to leave free. others: plans at other sizes. time: part of the time limit.
 
         Raises:
             InfeasibleBudget: none was found.
         """
         options, total = self.group.options, self.budget(step.device)
-        if any_cost:
-            options = replace(options, gap=_ANY_GAP)
+        options = replace(options, time_limit=time * options.time_limit, gap=_ANY_GAP if any_cost else options.gap)
 
         def allow(graph: Graph) -> Allowance:
             return self._allowance(graph, step, total, margin)
