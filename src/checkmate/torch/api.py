@@ -18,8 +18,8 @@ from ..units import Budget
 from . import steps_without_plan
 from .backend import Session, backend, backend_of, checkmate, sessions_of
 from .capture import read_joint_graph
-from .coverage import Coverage, coverage_of, is_compiled, note_left_out, watch_by_name
-from .hooks import Hooks, are_watched, to_compile
+from .coverage import Coverage, coverage_of, is_compiled, note_left_out, owner, watch_by_name
+from .hooks import Hooks, are_watched, framed, to_compile
 from .internals import in_one_call, isolation, on_compile, trace_and_compile
 from .layers import names_of
 from .options import read_options
@@ -177,9 +177,9 @@ def _in_place(target: Any) -> torch.nn.Module | None:
 
 
 def _framed(target: Any) -> Any:
-    """As `to_compile`, for `Module.compile` of PyTorch's own modules: unlike `torch.compile`, it would compile nothing of nn.Sequential."""
-    own = _in_place(target)
-    return to_compile(own) if own is not None and type(own).forward.__module__.startswith("torch.") else target
+    """What PyTorch has to compile in place of `target`: for a function of a module the same in a frame of its own."""
+    known = isinstance(target, torch.nn.Module) or are_watched(target)  # of a module PyTorch comes back with such a function
+    return target if known or owner(target) is None else framed(target)
 
 
 def _watched(given: Any, made: Callable[..., Any], target: Any) -> Callable[..., Any]:

@@ -183,7 +183,7 @@ def is_compiled(model: torch.nn.Module) -> bool:
 
 def watch_by_name(compiled: Callable[..., Any], target: Any) -> Callable[..., Any]:
     """What `torch.compile(..., backend="checkmate")` made of a function or of a module's call: watched, and with its signature."""
-    model = _owner(target)
+    model = owner(target)
     if model is None:
         return Coverage(getattr(target, "__name__", type(target).__name__)).wrap(compiled)
     call: Any = coverage_of(model).wrap(compiled)
@@ -194,12 +194,12 @@ def watch_by_name(compiled: Callable[..., Any], target: Any) -> Callable[..., An
     return call
 
 
-def _owner(target: Any) -> torch.nn.Module | None:
+def owner(target: Any) -> torch.nn.Module | None:
     """The module that a function calls: whose method it is, or around which PyTorch has put it."""
     while target is not None and not isinstance(target, torch.nn.Module):
-        owner = getattr(target, "__self__", None)
-        if isinstance(owner, torch.nn.Module):
-            return owner
+        of = getattr(target, "__self__", None)
+        if isinstance(of, torch.nn.Module):
+            return of
         target = getattr(target, "__wrapped__", None)
     return target
 

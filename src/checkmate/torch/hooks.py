@@ -51,17 +51,21 @@ def to_compile(model: Callable[..., Any], hooks: Hooks | None = None) -> Callabl
     Args:
         hooks: of a module; kept up to date before each call, so that PyTorch need not look at them itself.
     """
-    if not isinstance(model, torch.nn.Module):
-        return model
-    run = model._call_impl
+    return framed(model._call_impl, hooks) if isinstance(model, torch.nn.Module) else model
 
-    # PyTorch compiles no frame of its own: a bare nn.Sequential or nn.Transformer needs one around it that is not.
+
+def framed(run: Callable[..., Any], hooks: Hooks | None = None) -> Callable[..., Any]:
+    """The same function, with a code of its own around it; `hooks` as in `to_compile`.
+
+    PyTorch learns from the calls of one code which sizes vary, and compiles it for so many models and no more: each model has its own. Nor
+    does it compile a frame of its own modules: a bare nn.Sequential or nn.Transformer needs one around it that is not.
+    """
+
     def call(*arguments: Any, **keywords: Any) -> Any:
         if hooks is not None:
             len(hooks.text)  # what is compiled holds for this text
         return run(*arguments, **keywords)
 
-    # PyTorch learns from the calls of one code which sizes vary, and compiles it for so many models and no more: each has its own.
     call.__code__ = call.__code__.replace(co_name=f"call_{next(_numbers)}")
     call.hooks = hooks  # type: ignore[attr-defined]  # for `are_watched`
     return call
