@@ -1,4 +1,4 @@
-"""What loops, branches and calls of other graphs hold: found by running each of them once, on made-up numbers.
+"""What loops, branches and calls of other graphs hold: found by running each of them, on made-up numbers.
 
 The graph of a step tells the shapes of tensors, but not what is in the lists through which a loop hands its iterations on to the
 gradient, nor what a loop takes while it runs. So every such op is run by itself, in the order of the step, and is given the lists

@@ -110,7 +110,7 @@ def max_batch_size(
         accumulate: an optimizer step has several microbatches: all gradients are there when the step begins.
         verify: confirm it by a real step.
         progress: called with a line of text after every size tried.
-        options: see `checkmate.torch.Options`.
+        options: see `checkmate.torch.Options`. Of `time_limit` a size gets a tenth; the one after the largest that was found gets all.
 
     Raises:
         InfeasibleBudget: not even the smallest size fits; the message names a budget that would do for that.
