@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import checkmate
 import checkmate.torch
 from checkmate import BudgetError, CheckmateError, InfeasibleBudget
+from checkmate.torch import largest
 from checkmate.torch.dry_run import DryRun
 from torch_models import identical, state
 
@@ -107,6 +108,22 @@ def test_what_is_not_found_in_a_hurry_gets_all_the_time(monkeypatch: pytest.Monk
     found = checkmate.torch.max_batch_size(short(pairs=True), batch_of, 60_000, **FLOPS)
     assert found == expected
     assert hurried > 2
+
+
+def test_a_size_that_a_real_step_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where all the time finds more than a hurry, and a search before has gone further."""
+    search, asked = largest._Search.__new__(largest._Search), []
+    search.answers = {20: largest._Answer(False)}
+
+    def fits(size: int) -> bool:
+        asked.append(size)
+        search.answers[size] = largest._Answer(size < (5 if search.hurried else 20), hurried=search.hurried)
+        return search.answers[size].fits
+
+    monkeypatch.setattr(search, "_fits", fits)
+    monkeypatch.setattr(search, "_guess", lambda unit, low, high: low + 1)
+    assert search._largest(1, 10) == 9
+    assert max(asked) == 9
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # PyTorch looks, between the graphs
