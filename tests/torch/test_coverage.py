@@ -558,6 +558,25 @@ def test_hooks_that_come_and_go_between_steps(compile: Compile) -> None:
 
 
 @BOTH
+def test_a_hook_that_each_step_adds_anew_costs_no_new_plan(compile: Compile) -> None:
+    torch.manual_seed(0)
+    plain = Layers()
+    model = twin(plain)
+    compiled = compile(model)
+    seen: dict[nn.Module, Tensor] = {}
+    for _ in range(3):
+        handles = [
+            each.first.register_forward_hook(lambda module, given, output: seen.__setitem__(module, output))
+            for each in (plain, model)
+        ]
+        train_alike(plain, model, compiled)
+        for handle in handles:
+            handle.remove()
+        assert torch.equal(seen.pop(model.first), seen.pop(plain.first))
+    assert [plan.executions for plan in checkmate.torch.plans(model)] == [3]
+
+
+@BOTH
 def test_hooks_of_a_layer_that_came_later(compile: Compile) -> None:
     torch.manual_seed(0)
     plain = Layers()

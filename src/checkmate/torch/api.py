@@ -19,7 +19,7 @@ from . import steps_without_plan
 from .backend import Session, backend, backend_of, checkmate, sessions_of
 from .capture import read_joint_graph
 from .coverage import Coverage, coverage_of, is_compiled, note_left_out, owner, watch_by_name
-from .hooks import Hooks, are_watched, framed, to_compile
+from .hooks import Hooks, framed, hooks_of, to_compile
 from .internals import in_one_call, isolation, on_compile, trace_and_compile
 from .layers import names_of
 from .options import read_options
@@ -178,21 +178,22 @@ def _in_place(target: Any) -> torch.nn.Module | None:
 
 def _framed(target: Any) -> Any:
     """What PyTorch has to compile in place of `target`: for a function of a module the same in a frame of its own."""
-    known = isinstance(target, torch.nn.Module) or are_watched(target)  # of a module PyTorch comes back with such a function
-    return target if known or owner(target) is None else framed(target)
+    model = None if hooks_of(target) is not None else owner(target)
+    return target if model is None else framed(target, Hooks(model))
 
 
-def _watched(given: Any, made: Callable[..., Any], target: Any) -> Callable[..., Any]:
+def _watched(given: Any, made: Callable[..., Any], target: Any, framed: Any) -> Callable[..., Any]:
     """What was compiled by name, watched; and so are copies of a module that was compiled in place."""
     if given is not checkmate:
         return made
     own = _in_place(target)
     if own is not None:
         own.__dict__["_checkmate"] = _Copied(own, note_left_out)
-    return watch_by_name(made, target)
+    hooks = hooks_of(framed)
+    return watch_by_name(made, target) if hooks is None else watch_by_name(made, target, hooks.look)
 
 
-on_compile(_is_ours, _watched, _framed, are_watched)
+on_compile(_is_ours, _watched, _framed, lambda target: hooks_of(target) is not None)
 steps_without_plan.install()
 
 

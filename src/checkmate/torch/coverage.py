@@ -181,12 +181,16 @@ def is_compiled(model: torch.nn.Module) -> bool:
     return any(module in _covered and not _covered[module].left_out for module in model.modules())
 
 
-def watch_by_name(compiled: Callable[..., Any], target: Any) -> Callable[..., Any]:
-    """What `torch.compile(..., backend="checkmate")` made of a function or of a module's call: watched, and with its signature."""
+def watch_by_name(compiled: Callable[..., Any], target: Any, first: Callable[[], None] = lambda: None) -> Callable[..., Any]:
+    """What `torch.compile(..., backend="checkmate")` made of a function or of a module's call: watched, and with its signature.
+
+    Args:
+        first: called before each call.
+    """
     model = owner(target)
     if model is None:
-        return Coverage(getattr(target, "__name__", type(target).__name__)).wrap(compiled)
-    call: Any = coverage_of(model).wrap(compiled)
+        return Coverage(getattr(target, "__name__", type(target).__name__)).wrap(compiled, first)
+    call: Any = coverage_of(model).wrap(compiled, first)
     if getattr(target, "__wrapped__", None) is model or getattr(target, "__name__", None) in ("_wrapped_call_impl", "_call_impl"):
         # Scripts ask `model.forward` which inputs the model takes.
         with suppress(TypeError, ValueError):  # it has none that Python knows of

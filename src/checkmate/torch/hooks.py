@@ -1,13 +1,13 @@
 """Hooks of modules come and go, and a compiled model has to notice.
 
 PyTorch's compiler either takes it that no module gets or loses hooks once it is compiled, or looks at four tables of every module in
-every call, which takes longer than all else that it looks at. Here one text says which modules have which hooks; it is worked out before a
-call, and compiled code holds for one text.
+every call, which takes longer than all else that it looks at. Here one text says which modules have how many hooks; it is worked out
+before a call, and compiled code holds for one text. What a hook does PyTorch looks at itself: a script may add the same one in every step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from itertools import count
 from operator import itemgetter
 from typing import Any
@@ -16,8 +16,11 @@ import torch
 
 _numbers = count()
 
-#: What a module's call looks at.
+#: What a module's call looks at, and which of these hooks it calls in other ways.
 _tables = itemgetter("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_ways = itemgetter("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+#: Of values that become a part of compiled code.
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
 
 class Hooks:
@@ -41,8 +44,15 @@ class Hooks:
                     seen.add(child)
                     waiting.append(child)
             if any(tables := _tables(known)):
-                found.append((place, [list(table) for table in tables]))
+                ways = _ways(known)
+                found.append((place, [[_told(hook, key, ways) for key, hook in table.items()] for table in tables]))
         self.text = repr(found) if found else ""
+
+
+def _told(hook: Callable[..., Any], key: int, ways: Iterable[Container[int]]) -> tuple[Any, ...]:
+    """What compiled code is to notice of a hook. PyTorch 2.11 does not look at the defaults of its arguments."""
+    constants = [value for value in getattr(hook, "__defaults__", None) or () if isinstance(value, _CONSTANTS)]
+    return (*(key in way for way in ways), *constants)
 
 
 def to_compile(model: Callable[..., Any], hooks: Hooks | None = None) -> Callable[..., Any]:
@@ -67,10 +77,11 @@ def framed(run: Callable[..., Any], hooks: Hooks | None = None) -> Callable[...,
         return run(*arguments, **keywords)
 
     call.__code__ = call.__code__.replace(co_name=f"call_{next(_numbers)}")
-    call.hooks = hooks  # type: ignore[attr-defined]  # for `are_watched`
+    call.hooks = hooks  # type: ignore[attr-defined]  # for `hooks_of`
     return call
 
 
-def are_watched(target: Callable[..., Any]) -> bool:
-    """What is to be compiled knows of its hooks itself."""
-    return isinstance(getattr(target, "hooks", None), Hooks)
+def hooks_of(target: Callable[..., Any]) -> Hooks | None:
+    """The hooks that what is to be compiled looks at itself."""
+    hooks = getattr(target, "hooks", None)
+    return hooks if isinstance(hooks, Hooks) else None

@@ -267,7 +267,7 @@ _leave_out_unpacking()
 
 def on_compile(
     is_ours: Callable[[Any], bool],
-    replace: Callable[[Any, Any, Any], Any],
+    replace: Callable[[Any, Any, Any, Any], Any],
     framed: Callable[[Any], Any],
     knows_hooks: Callable[[Any], bool],
 ) -> None:
@@ -277,10 +277,9 @@ def on_compile(
 
     Args:
         is_ours: of the backend.
-        replace: (backend, compiled function, what it was made of) -> the function to use instead. It is not called for a wrapper module,
-            but for the function inside.
+        replace: (backend, compiled function, what is to be compiled, what was compiled in its place) -> the function to use instead.
         framed: from what is to be compiled to what PyTorch can compile in its place.
-        knows_hooks: it notices by itself which hooks its modules have.
+        knows_hooks: what is compiled notices by itself which hooks its modules have.
     """
     context: Any = getattr(eval_frame, "_TorchDynamoContext", None)
     if context is None:
@@ -294,9 +293,11 @@ def on_compile(
     def compile_with(self: Any, target: Any) -> Any:
         given = eval_frame.innermost_backend(self.callback)
         given = getattr(given, "compiler_fn", given)
-        if not is_ours(given):
+        # For a module or a class PyTorch comes back with the function to compile.
+        if not is_ours(given) or isinstance(target, torch.nn.Module | type):
             return compile_one(self, target)
-        settings = recurrent if knows_hooks(target) else thorough
+        instead = framed(target)
+        settings = recurrent if knows_hooks(instead) else thorough
         if settings not in self.enter_exit_hooks:
             self.enter_exit_hooks.append(settings)
             # As in `isolation`: two models of a class, or a copy, would otherwise share graphs, and with them plans and budget.
@@ -304,8 +305,7 @@ def on_compile(
                 _keep_apart(self)
             elif self._isolate_recompiles_id == -1:
                 self._isolate_recompiles_id = next(eval_frame._next_isolate_recompiles_id)
-        compiled = compile_one(self, framed(target))
-        return compiled if isinstance(compiled, torch.nn.Module | type) else replace(given, compiled, target)
+        return replace(given, compile_one(self, instead), target, instead)
 
     context.__call__ = compile_with
 
