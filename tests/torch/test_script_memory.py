@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import checkmate.torch
 from checkmate.torch.script_memory import Script, ScriptMemory
 
 SIZE = 4 * 10_000
@@ -63,11 +64,12 @@ def test_what_a_pass_is_given_is_not_the_scripts_and_what_it_makes_neither() -> 
                 made = [arguments[0] * number for number in range(9)]
                 return made[1]
 
-            done: Tensor = script.run(1, work, [*gradients])
+            done: Tensor = script.run(1, work, [*gradients], told.append)
             script.put_off(lambda: ended.append(script.seen))
             return done
 
     ended: list[Script] = []
+    told: list[int] = []
     loss = loss_of(Passes.apply(x))
     loss.backward()
     script.leave()
@@ -75,6 +77,62 @@ def test_what_a_pass_is_given_is_not_the_scripts_and_what_it_makes_neither() -> 
     assert 2 * SIZE <= script.seen.after(0) <= 4 * SIZE + 1000
     assert script.seen.during <= SIZE  # the saved exponential at most
     assert script.seen.after(1) <= SIZE
+    (most,) = told
+    assert 9 * SIZE <= most <= 9 * SIZE + 1000
+
+
+def test_what_a_pass_releases_of_what_it_was_given_is_room_for_what_it_makes() -> None:
+    x = torch.ones(10_000, requires_grad=True)
+    script = ScriptMemory(set)
+
+    class Passes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            saved.extend(script.run(0, lambda given: [tensor.clone() for tensor in given for _ in range(2)], [x]))
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            def work(arguments: list[Any]) -> Tensor:
+                arguments[1:] = []  # two blocks of before the recording
+                made = [arguments[0] * number for number in range(3)]
+                return made[1]
+
+            given = [*gradients, *saved]
+            saved.clear()
+            return script.run(1, work, given, told.append)  # type: ignore[no-any-return]
+
+    saved: list[Tensor] = []
+    told: list[int] = []
+    loss_of(Passes.apply(x)).backward()
+    script.leave()
+    (most,) = told
+    assert SIZE <= most <= SIZE + 1000
+
+
+def test_a_loss_outside_of_the_model_is_under_the_budget_once_it_was_seen() -> None:
+    torch.manual_seed(0)
+    width, rows = 192, 1024
+    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(width, width), nn.ReLU())))
+    x = torch.randn(rows, width)
+
+    def step() -> None:
+        model(x).square().mean().backward()
+        model.zero_grad()
+
+    with checkmate.torch.measure() as plain:
+        step()
+    own = sum(tensor.nbytes for tensor in (x, *model.parameters()))
+    budget = own + (plain.peak - plain.base) * 7 // 10
+    checkmate.torch.compile(model, budget=budget, time_limit=2)
+    step()
+    (plan,) = checkmate.torch.plans(model)
+    assert plan.measured_peak is not None  # though more than its passes was looked at
+    assert plan.measured_peak <= plan.predicted_peak
+    step()
+    with checkmate.torch.measure() as planned:
+        step()
+    assert own + planned.peak - planned.base <= budget
 
 
 def test_a_failed_run_teaches_nothing() -> None:

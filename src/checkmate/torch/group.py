@@ -168,11 +168,11 @@ class Group:
     ) -> Any:
         """Run a pass on `given`, which it empties; the list that it came from must hold nothing either."""
         source.clear()
-        call = function if round.plan is None else partial(round.plan.watch.run, event, function)
-        if round.script is None:
-            return call(given)
-        round.script.records = round.plan is None  # else it measures passes itself
-        return round.script.run(event, call, given)
+        watch = None if round.plan is None else round.plan.watch
+        if watch is not None and round.script is not None and round.script.recording:
+            return round.script.run(event, function, given, partial(watch.saw, event))
+        call = function if watch is None else partial(watch.run, event, function)
+        return call(given) if round.script is None else round.script.run(event, call, given)
 
     # --- rounds ---
 
@@ -360,7 +360,8 @@ class Group:
             return self._make(plan.passes, plan.events, outside, plan if plan.outdated else None, grown=not plan.outdated)
         except InfeasibleBudget:
             excess = plan.plan.modelled_peak + max(0, outside - plan.plan.outside)
-            self._tell("no room", no_room(plan.plan, max(plan.plan.measured_peak or 0, excess)))
+            with_script = plan.taken(plan.passes, self.planner.profile, self._script(plan.order)) or 0
+            self._tell("no room", no_room(plan.plan, max(plan.plan.measured_peak or 0, excess, with_script)))
             plan.outdated = False
             plan.watch.stop()
             self._growths[plan.order] = _GROWTHS

@@ -453,6 +453,15 @@ def is_tangent(node: fx.Node) -> bool:
     return node.op == "placeholder" and "tangents" in str(node.target)
 
 
+def effect_tokens(joint: fx.GraphModule) -> list[int]:
+    """Which inputs of the forward pass are tensors without elements that only put ops with effects in order, such as `torch.linalg`'s
+    checks of what it has found. AOT autograd calls what it compiles with None in their place.
+    """
+    tokens = {node.args[0] for node in joint.graph.nodes if str(node.target) == "with_effects"}
+    placeholders = joint.graph.find_nodes(op="placeholder")
+    return [place for place, node in enumerate(placeholders) if node in tokens and not is_tangent(node)]
+
+
 def forget_version_check(node: fx.Node) -> None:
     """Treat a saved tensor like any other: AOT autograd wants the ones saved without a version check last."""
     node.meta.pop("saved_tensor_with_no_vc_check", None)

@@ -19,7 +19,7 @@ from ..errors import CheckmateError
 from .capture import Captured, Profiler, read_joint_graph
 from .inductor.inner import Inductor
 from .inductor.internals import decompositions, joint_passes, write_out_layouts
-from .internals import Boxed, is_tangent, keeps_graph, mark_boxed, saved_tensor_hooks, trace_and_compile
+from .internals import Boxed, effect_tokens, is_tangent, keeps_graph, mark_boxed, saved_tensor_hooks, trace_and_compile
 from .layers import names_of
 from .nested_regions import with_regions_in_place
 from .outputs import flat_outputs
@@ -180,6 +180,7 @@ class Part:
         self._captured: Captured | None = None
         self._positions: list[int] = []
         self._tangents: list[fx.Node] = []
+        self._tokens: list[int] = []
         self._lock = threading.RLock()
         devices = list({x.device for x in inputs if isinstance(x, torch.Tensor)})
         written_out = decompositions() if self.inductor else None
@@ -230,10 +231,13 @@ class Part:
             write_out_layouts(joint)
         self.trains, self.num_outputs, self._module = True, num_fwd_outputs, joint
         self._tangents = [node for node in joint.graph.find_nodes(op="placeholder") if is_tangent(node)]
+        self._tokens = effect_tokens(joint)
         return skeletons(joint, num_fwd_outputs)
 
     def _forward(self, skeleton: fx.GraphModule) -> Boxed:
         def forward(arguments: list[Any]) -> list[Any]:
+            for place in self._tokens:
+                arguments[place] = torch.empty(0)
             inputs = may_go_without(arguments) if len(self._tangents) > 1 else {}
             outputs, ticket = self.runner.forward(self, arguments)
             ticket.inputs = inputs

@@ -1,8 +1,9 @@
 """What the user's script itself takes on the CPU between the passes of a round, such as a loss or a head outside all graphs.
 
 Nobody tells about it, so it is looked at once for each order of graphs, in its first round: what plain autograd nodes have saved
-when autograd's engine begins, and what is allocated beside the passes while the engine runs. Nothing is recorded between the passes
-of the forward direction: what records must end before anything that surrounds it does, and there it could not.
+when autograd's engine begins, and what is allocated beside the passes while the engine runs. What these passes take is seen at the same
+time, for there is one recording at a time. Nothing is recorded between the passes of the forward direction: what records must end
+before anything that surrounds it does, and there it could not.
 
 On CUDA the counters of the device see it in the rounds that are measured (`watch`).
 """
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -53,17 +55,18 @@ NOTHING = Script()
 
 @dataclass(frozen=True)
 class _Begins:
-    """A pass begins while the engine runs: which event it is, and the addresses of what it was given."""
+    """A pass begins while the engine runs: which event it is, and the bytes of what it was given, by address."""
 
     event: int
-    given: Sequence[int]
+    given: Mapping[int, int]
 
 
 @dataclass(frozen=True)
 class _Ends:
-    """A pass has ended."""
+    """A pass has ended. `tell` is to be called with the most bytes that it had beyond what it was given."""
 
     event: int
+    tell: Callable[[int], None] | None
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,11 @@ class ScriptMemory:
 
     Attributes:
         seen: so far.
-        records: the runs of the engine are recorded, in which passes cannot be measured then.
         counted: says of a storage, by identity, whether plans count it.
     """
 
     def __init__(self, counted: Callable[[], Container[int]]) -> None:
         self.seen = NOTHING
-        self.records = True
         self.counted = counted
         self._event = 0  # the last one that began
         self._recording: Recording | None = None
@@ -94,15 +95,30 @@ class ScriptMemory:
         self._then: Callable[[], None] | None = None
         _looking.at = weakref.ref(self)
 
-    def run(self, event: int, function: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
-        """Run a pass."""
+    @property
+    def recording(self) -> bool:
+        """The engine runs and is recorded: a pass cannot be measured by itself."""
+        return self._recording is not None
+
+    def run(
+        self, event: int, function: Callable[[list[Any]], Any], arguments: list[Any], tell: Callable[[int], None] | None = None
+    ) -> Any:
+        """Run a pass.
+
+        Args:
+            tell: called with what it took at most, beyond what it was given, when the engine's run has ended well; only if that is recorded.
+        """
         self._event = event
         if self._recording is None:
             return function(arguments)
         recording = self._recording
-        recording.note(_Begins(event, [_address(tensor) for tensor in arguments if isinstance(tensor, torch.Tensor)]))
+        given = _storages(arguments)
+        self._watch(given)
+        sizes = {storage.data_ptr(): storage.nbytes() for storage in given}
+        given.clear()
+        recording.note(_Begins(event, sizes))
         results = function(arguments)
-        recording.note(_Ends(event))
+        recording.note(_Ends(event, tell))
         return results
 
     def leave(self) -> None:
@@ -125,13 +141,12 @@ class ScriptMemory:
         self._own = {storage.data_ptr(): storage.nbytes() for storage in kept.values()}
         self._live = self._peak = sum(self._own.values())
         self._see(Script(sum(storage.nbytes() for storage in early.values()), {self._event: self._live}))
-        if self.records:
-            try:
-                self._recording = Recording()
-            except CheckmateError:  # the script measures or profiles this round itself
-                return False
-            self._watched = [weakref.ref(storage, partial(self._released, storage.data_ptr())) for storage in kept.values()]
-        return self.records
+        try:
+            self._recording = Recording()
+        except CheckmateError:  # the script measures or profiles this round itself
+            return False
+        self._watch(kept.values())
+        return True
 
     def engine_ended(self, well: bool) -> None:
         """It has run all passes, or has failed."""
@@ -144,6 +159,10 @@ class ScriptMemory:
         if then is not None and well:
             then()
 
+    def _watch(self, storages: Iterable[torch.UntypedStorage]) -> None:
+        """The profiler does not report the release of what is older than itself."""
+        self._watched += [weakref.ref(storage, partial(self._released, storage.data_ptr())) for storage in storages]
+
     def _released(self, address: int, _: Any) -> None:
         if self._recording is not None:
             self._recording.note(_Dies(address))
@@ -153,7 +172,7 @@ class ScriptMemory:
     def _replay(self, events: Sequence[Change | Note]) -> None:
         noted = [event.what for event in events if isinstance(event, Note)]
         gap = next((what.event - 1 for what in noted if isinstance(what, _Begins)), self._event)
-        in_pass = False
+        in_pass: _Pass | None = None
         for event in events:
             match event:
                 case Note(what=_Begins(given=given)):
@@ -161,14 +180,20 @@ class ScriptMemory:
                     for address in given:  # the plan counts these
                         self._forget(address)
                     self._see(Script(self._live))
-                    in_pass = True
-                case Note(what=_Ends(event=gap)):
-                    in_pass, self._peak = False, self._live
+                    in_pass = _Pass(given)
+                case Note(what=_Ends(event=gap, tell=tell)):
+                    if in_pass is not None and tell is not None:
+                        tell(in_pass.most)
+                    in_pass, self._peak = None, self._live
                 case Note(what=_Dies(address=address)):
                     self._forget(address)
+                    if in_pass is not None:
+                        in_pass.change(address, 0)
                 case Change(size=size, address=address):
                     self._forget(address)
-                    if size > 0 and not in_pass:  # what a pass allocates is in its plan
+                    if in_pass is not None:  # what a pass allocates is in its plan
+                        in_pass.change(address, size)
+                    elif size > 0:
                         self._own[address] = size
                         self._live += size
                         self._peak = max(self._peak, self._live)
@@ -179,6 +204,25 @@ class ScriptMemory:
 
     def _see(self, more: Script) -> None:
         self.seen = self.seen.joined(more)
+
+
+class _Pass:
+    """What a pass has: what it was given and what it makes, as long as that lives.
+
+    Attributes:
+        most: bytes that it had at most, beyond what it was given.
+    """
+
+    def __init__(self, given: Mapping[int, int]):
+        self._blocks = dict(given)
+        self.most = self._more = 0
+
+    def change(self, address: int, size: int) -> None:
+        """A block is there with so many bytes, or with none or less any more."""
+        self._more += max(0, size) - self._blocks.pop(address, 0)
+        if size > 0:
+            self._blocks[address] = size
+        self.most = max(self.most, self._more)
 
 
 class _Looking(threading.local):
@@ -200,8 +244,13 @@ def _engine_begins(roots: Sequence[Any]) -> Callable[[bool], None] | None:
 around_backward(_engine_begins)
 
 
-def _address(tensor: torch.Tensor) -> int:
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError, ValueError):  # it has no memory of its own
-        return 0
+def _storages(values: Sequence[Any]) -> list[torch.UntypedStorage]:
+    """Of the tensors among them that have memory of their own."""
+    found: list[torch.UntypedStorage] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            with suppress(NotImplementedError, RuntimeError, ValueError):
+                storage = value.untyped_storage()
+                storage.data_ptr()
+                found.append(storage)
+    return found

@@ -230,18 +230,22 @@ class StepPlan:
         Args:
             script: what is known of it now.
         """
-        script = self._script if script is None else script
+        taken = self.taken(passes, profile, self._script if script is None else script)
+        fits = taken is not None and taken <= self.plan.budget
+        if fits:
+            self._sizes.add(tuple(one.sizes for one in passes))
+        return fits
+
+    def taken(self, passes: Sequence[Pass], profile: Profiler, script: Script) -> int | None:
+        """Bytes that a round of these passes takes under the schedule, with all that training holds; None where it cannot run them."""
         if self.stages is not None and any(one.borrowed != own.borrowed for one, own in zip(passes, self.passes, strict=True)):
-            return False
+            return None
         joined, _ = joined_graph(passes, self.events, profile, script, self.captured)
         try:
             peak = simulate(joined.graph, self.plan.schedule.steps).peak
         except InvalidSchedule:  # PyTorch traced another graph at these sizes
-            return False
-        fits = peak + self.plan.allowance.taken + script.during - self._script.during <= self.plan.budget
-        if fits:
-            self._sizes.add(tuple(one.sizes for one in passes))
-        return fits
+            return None
+        return peak + self.plan.allowance.taken + script.during - self._script.during
 
 
 class _Search:
