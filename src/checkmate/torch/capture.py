@@ -46,6 +46,7 @@ from .nodes import (
     unpin_overwritten,
 )
 from .outputs import lift_written, outputs_of
+from .repeated_outputs import tell_gradients_apart
 from .sizes import Bindings, Number, Scalars, Sizes, elements, storage_bytes, storage_key, within
 
 #: Name of the op between the two passes.
@@ -180,12 +181,10 @@ def read_joint_graph(
 
     Args:
         module: the joint forward and backward graph of AOT autograd, with fake tensors in `node.meta["val"]`.
-        num_forward_outputs: how many of its outputs are the forward's.
-        profile: cost and workspace of ops; asked again for other sizes.
+        num_forward_outputs: how many of its outputs are the forward's. profile: cost and workspace of ops; asked for other sizes, too.
         between_workspace: bytes that the user's script needs between the passes, beyond outputs and their gradients; None:
             an estimate, twice the bytes of the outputs with a gradient (what a cross entropy outside the graph takes).
-        name: of the graph.
-        bindings: what its symbols are; by default what they were when it was traced.
+        name: of the graph. bindings: what its symbols are; by default what they were when it was traced.
         block: bytes in multiples of which memory is taken; None: as the device of the graph does.
         inner: what will compile the passes. names: of the modules of the user's model, for the layers of the ops.
 
@@ -193,6 +192,7 @@ def read_joint_graph(
         CheckmateError: a size depends on data, or a view of an overwritten input is read by the backward pass.
     """
     module.graph.eliminate_dead_code()
+    tell_gradients_apart(module)
     lift_written(module, num_forward_outputs, depends_on_tangents(module))
     if inner is None:
         restore_kernels(module)
