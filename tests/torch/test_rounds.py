@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from checkmate.planning import Allowance, Options
 from checkmate.torch import BudgetWarning, planner
 from checkmate.torch.capture import Captured
 from checkmate.torch.halves import Halves
+from checkmate.torch.planner import Planner
 from torch_models import identical
 
 FLOPS = {"cost_model": "flops", "time_limit": 3.0, "gap": 0.02}
@@ -299,6 +301,35 @@ def test_training_goes_on_where_no_plan_has_room() -> None:
     for _ in range(2):
         expected(x).backward()
     assert identical([p.grad for p in planned.parameters()], [p.grad for p in expected.parameters()])  # type: ignore[misc]  # none is None
+
+
+def test_a_plan_for_two_backward_passes_that_does_not_exist_is_not_sought_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, x = stack()
+    probe = checkmate.torch.compile(copy.deepcopy(base), budget="1KiB", **FLOPS)
+    with pytest.raises(checkmate.InfeasibleBudget) as caught:
+        probe(x)
+    without = caught.value.smallest_found - sum(p.nbytes for p in base.parameters())
+    planned = checkmate.torch.compile(base, budget=without, **FLOPS)
+    make, calls = Planner.make, []
+
+    def counted(*arguments: Any, **keywords: Any) -> Any:
+        calls.append(arguments)
+        return make(*arguments, **keywords)
+
+    monkeypatch.setattr(Planner, "make", counted)
+
+    def step() -> int:
+        planned.zero_grad()
+        loss = planned(x)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        return len(calls)
+
+    with pytest.warns(BudgetWarning, match="the first step peaked"):
+        step()
+    with pytest.warns(BudgetWarning, match="no plan was found that takes less"):
+        made = step()
+    assert [step() for _ in range(3)] == [made] * 3
 
 
 def test_the_budget_that_an_error_names_does_for_several_batches() -> None:

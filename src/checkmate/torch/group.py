@@ -212,7 +212,7 @@ class Group:
             self._learn(passes_of(round), round.events)
             return
         self._trains = True
-        unforeseen = round.twice and plan.again is None
+        unforeseen = round.twice and plan.again is None and self._growths.get(order, 0) < _GROWTHS
         if round.held_by_script and order not in self._unlent:
             self._unlent.add(order)
             message = (
