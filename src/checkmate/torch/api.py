@@ -182,14 +182,14 @@ def _framed(target: Any) -> Any:
     return target if model is None else framed(target, Hooks(model))
 
 
-def _watched(given: Any, made: Callable[..., Any], target: Any, framed: Any) -> Callable[..., Any]:
+def _watched(given: Any, made: Callable[..., Any], target: Any, instead: Any) -> Callable[..., Any]:
     """What was compiled by name, watched; and so are copies of a module that was compiled in place."""
     if given is not checkmate:
         return made
     own = _in_place(target)
     if own is not None:
         own.__dict__["_checkmate"] = _Copied(own, note_left_out)
-    hooks = hooks_of(framed)
+    hooks = hooks_of(instead)
     return watch_by_name(made, target) if hooks is None else watch_by_name(made, target, hooks.look)
 
 

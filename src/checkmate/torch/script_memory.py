@@ -63,10 +63,10 @@ class _Begins:
 
 @dataclass(frozen=True)
 class _Ends:
-    """A pass has ended. `tell` is to be called with the most bytes that it had beyond what it was given."""
+    """A pass has ended. `note` is to be called with the most bytes that it had beyond what it was given."""
 
     event: int
-    tell: Callable[[int], None] | None
+    note: Callable[[int], None] | None
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ class ScriptMemory:
         return self._recording is not None
 
     def run(
-        self, event: int, function: Callable[[list[Any]], Any], arguments: list[Any], tell: Callable[[int], None] | None = None
+        self, event: int, function: Callable[[list[Any]], Any], arguments: list[Any], note: Callable[[int], None] | None = None
     ) -> Any:
         """Run a pass.
 
         Args:
-            tell: called with what it took at most, beyond what it was given, when the engine's run has ended well; only if that is recorded.
+            note: called with what it took at most, beyond what it was given, when the engine's run has ended well; only if that is recorded.
         """
         self._event = event
         if self._recording is None:
@@ -118,7 +118,7 @@ class ScriptMemory:
         given.clear()
         recording.note(_Begins(event, sizes))
         results = function(arguments)
-        recording.note(_Ends(event, tell))
+        recording.note(_Ends(event, note))
         return results
 
     def leave(self) -> None:
@@ -181,9 +181,9 @@ class ScriptMemory:
                         self._forget(address)
                     self._see(Script(self._live))
                     in_pass = _Pass(given)
-                case Note(what=_Ends(event=gap, tell=tell)):
-                    if in_pass is not None and tell is not None:
-                        tell(in_pass.most)
+                case Note(what=_Ends(event=gap, note=note)):
+                    if in_pass is not None and note is not None:
+                        note(in_pass.most)
                     in_pass, self._peak = None, self._live
                 case Note(what=_Dies(address=address)):
                     self._forget(address)
