@@ -542,12 +542,17 @@ def train_alike(plain: Layers, model: Layers, compiled: Any) -> None:
     assert identical(gradients(model), gradients(plain))
 
 
-@BOTH
-def test_hooks_that_come_and_go_between_steps(compile: Compile) -> None:
+def pair(compile: Compile) -> tuple[Layers, Layers, Any]:
+    """A model, its twin, and that compiled."""
     torch.manual_seed(0)
     plain = Layers()
     model = twin(plain)
-    compiled = compile(model)
+    return plain, model, compile(model)
+
+
+@BOTH
+def test_hooks_that_come_and_go_between_steps(compile: Compile) -> None:
+    plain, model, compiled = pair(compile)
     for factor in (None, 1.5, None, 2.5):
         hooked = (plain, model) if factor is not None else ()
         handles = [each.first.register_forward_hook(lambda module, given, output, by=factor: by * output) for each in hooked]
@@ -559,10 +564,7 @@ def test_hooks_that_come_and_go_between_steps(compile: Compile) -> None:
 
 @BOTH
 def test_a_hook_that_each_step_adds_anew_costs_no_new_plan(compile: Compile) -> None:
-    torch.manual_seed(0)
-    plain = Layers()
-    model = twin(plain)
-    compiled = compile(model)
+    plain, model, compiled = pair(compile)
     seen: dict[nn.Module, Tensor] = {}
     for _ in range(3):
         handles = [
@@ -578,10 +580,7 @@ def test_a_hook_that_each_step_adds_anew_costs_no_new_plan(compile: Compile) -> 
 
 @BOTH
 def test_hooks_of_a_layer_that_came_later(compile: Compile) -> None:
-    torch.manual_seed(0)
-    plain = Layers()
-    model = twin(plain)
-    compiled = compile(model)
+    plain, model, compiled = pair(compile)
     for _ in range(2):
         train_alike(plain, model, compiled)
         for each in (plain, model):

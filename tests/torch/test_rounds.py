@@ -284,15 +284,20 @@ def test_what_two_backward_passes_take_is_known_from_the_second_step_on() -> Non
     assert plan.margin > 0
 
 
+def least_without_gradients(model: nn.Module, x: Tensor) -> int:
+    """The budget that does if no gradients are kept from one batch to the next."""
+    probe = checkmate.torch.compile(copy.deepcopy(model), budget="1KiB", **FLOPS)
+    with pytest.raises(checkmate.InfeasibleBudget) as caught:
+        probe(x)
+    without = caught.value.smallest_found - sum(p.nbytes for p in model.parameters())
+    assert f"{without} bytes) if no gradients are kept" in str(caught.value)
+    return without
+
+
 def test_training_goes_on_where_no_plan_has_room() -> None:
     base, x = stack()
     expected = copy.deepcopy(base)
-    probe = checkmate.torch.compile(copy.deepcopy(base), budget="1KiB", **FLOPS)
-    with pytest.raises(checkmate.InfeasibleBudget) as caught:
-        probe(x)
-    without = caught.value.smallest_found - sum(p.nbytes for p in base.parameters())
-    assert f"{without} bytes) if no gradients are kept" in str(caught.value)
-    planned = checkmate.torch.compile(copy.deepcopy(base), budget=without, **FLOPS)
+    planned = checkmate.torch.compile(copy.deepcopy(base), budget=least_without_gradients(base, x), **FLOPS)
     torch.manual_seed(3)
     planned(x).backward()
     with pytest.warns(BudgetWarning, match="no plan was found that takes less"):
@@ -305,11 +310,7 @@ def test_training_goes_on_where_no_plan_has_room() -> None:
 
 def test_a_plan_for_two_backward_passes_that_does_not_exist_is_not_sought_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     base, x = stack()
-    probe = checkmate.torch.compile(copy.deepcopy(base), budget="1KiB", **FLOPS)
-    with pytest.raises(checkmate.InfeasibleBudget) as caught:
-        probe(x)
-    without = caught.value.smallest_found - sum(p.nbytes for p in base.parameters())
-    planned = checkmate.torch.compile(base, budget=without, **FLOPS)
+    planned = checkmate.torch.compile(base, budget=least_without_gradients(base, x), **FLOPS)
     make, calls = Planner.make, []
 
     def counted(*arguments: Any, **keywords: Any) -> Any:

@@ -78,14 +78,7 @@ def measure_pass(device: torch.device, inputs: Sequence[Any]) -> Iterator[Measur
         CheckmateError: a profiler or a `measure` block is running, in whatever thread: their end may be far away.
     """
 
-    def own() -> dict[int, torch.UntypedStorage]:
-        found: dict[int, torch.UntypedStorage] = {}
-        for tensor in inputs:
-            if isinstance(tensor, torch.Tensor):
-                _add_storage(found, tensor, device)
-        return found
-
-    with _measure(device, "pass", own) as result:
+    with _measure(device, "pass", lambda: storages_of(inputs, device)) as result:
         yield result
 
 
@@ -157,6 +150,16 @@ def live_storages(device: torch.device | str = "cpu") -> dict[int, torch.Untyped
         # A gradient that Python never touched has no Python object of its own.
         if tensor.is_leaf and tensor.requires_grad and tensor.grad is not None:
             _add_storage(found, tensor.grad, where)
+    return found
+
+
+def storages_of(values: Iterable[Any], device: torch.device | str = "cpu") -> dict[int, torch.UntypedStorage]:
+    """Storages on a device of the tensors among these, by identity; as in `live_storages`."""
+    where = torch.device(device)
+    found: dict[int, torch.UntypedStorage] = {}
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            _add_storage(found, value, where)
     return found
 
 

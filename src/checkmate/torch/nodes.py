@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -12,7 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from ..errors import CheckmateError
 from .batch_norm import is_batch_norm, writes_statistics
-from .internals import is_tangent
+from .internals import FakeTensorMode, is_tangent
 from .random import RANDOM_DEVICES
 from .sizes import storage_key
 
@@ -48,6 +49,30 @@ def tensors_of(node: fx.Node) -> list[torch.Tensor]:
         elif isinstance(item, (list, tuple)):
             stack = list(item) + stack
     return found
+
+
+def look_at_what_they_read(module: fx.GraphModule, mode: FakeTensorMode) -> None:
+    """Where what a view reads has another fake tensor than when it was traced, give the view one of that storage: with the old one it
+    would count as a tensor of its own."""
+    anew = set()
+    for node in module.graph.nodes:
+        source: Any = node.args[0] if node.args else None
+        if node.target is operator.getitem and source in anew:
+            node.meta["val"] = source.meta["val"][node.args[1]]
+        elif _is_view(node.target) and isinstance(source, fx.Node):
+            read, seen = ({storage_key(tensor) for tensor in tensors_of(one)} for one in (source, node))
+            if read.isdisjoint(seen):
+                with mode:
+                    node.meta["val"] = node.target(*fx.map_arg(node.args, _value), **fx.map_arg(node.kwargs, _value))
+                anew.add(node)
+
+
+def _is_view(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and (target.is_view or target is aten._unsafe_view.default)
+
+
+def _value(node: fx.Node) -> Any:
+    return node.meta["val"]
 
 
 def is_random(node: fx.Node) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,7 +23,7 @@ from ..errors import CheckmateError
 from .allocations import Change, Note
 from .coverage import saved_outside
 from .internals import around_backward, inside_backward
-from .measure import Recording
+from .measure import Recording, storages_of
 
 
 @dataclass(frozen=True)
@@ -112,11 +111,7 @@ class ScriptMemory:
         if self._recording is None:
             return function(arguments)
         recording = self._recording
-        given = _storages(arguments)
-        self._watch(given)
-        sizes = {storage.data_ptr(): storage.nbytes() for storage in given}
-        given.clear()
-        recording.note(_Begins(event, sizes))
+        recording.note(_Begins(event, self._watch(storages_of(arguments).values())))
         results = function(arguments)
         recording.note(_Ends(event, note))
         return results
@@ -128,9 +123,9 @@ class ScriptMemory:
 
     def put_off(self, then: Callable[[], None]) -> bool:
         """Have `then` called when the engine's run has ended, if that is being recorded."""
-        if self._recording is not None:
+        if self.recording:
             self._then = then
-        return self._recording is not None
+        return self.recording
 
     # --- the run of the engine ---
 
@@ -138,14 +133,13 @@ class ScriptMemory:
         """Look at what is there. Whether the run is recorded."""
         early, late = saved_outside(roots, self.counted())
         kept = {**early, **late}
-        self._own = {storage.data_ptr(): storage.nbytes() for storage in kept.values()}
+        self._own = self._watch(kept.values())
         self._live = self._peak = sum(self._own.values())
         self._see(Script(sum(storage.nbytes() for storage in early.values()), {self._event: self._live}))
         try:
             self._recording = Recording()
         except CheckmateError:  # the script measures or profiles this round itself
             return False
-        self._watch(kept.values())
         return True
 
     def engine_ended(self, well: bool) -> None:
@@ -159,9 +153,10 @@ class ScriptMemory:
         if then is not None and well:
             then()
 
-    def _watch(self, storages: Iterable[torch.UntypedStorage]) -> None:
-        """The profiler does not report the release of what is older than itself."""
+    def _watch(self, storages: Iterable[torch.UntypedStorage]) -> dict[int, int]:
+        """The bytes of these by address. Of what is older than itself the profiler does not report the release: that is noted."""
         self._watched += [weakref.ref(storage, partial(self._released, storage.data_ptr())) for storage in storages]
+        return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
     def _released(self, address: int, _: Any) -> None:
         if self._recording is not None:
@@ -242,15 +237,3 @@ def _engine_begins(roots: Sequence[Any]) -> Callable[[bool], None] | None:
 
 
 around_backward(_engine_begins)
-
-
-def _storages(values: Sequence[Any]) -> list[torch.UntypedStorage]:
-    """Of the tensors among them that have memory of their own."""
-    found: list[torch.UntypedStorage] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            with suppress(NotImplementedError, RuntimeError, ValueError):
-                storage = value.untyped_storage()
-                storage.data_ptr()
-                found.append(storage)
-    return found

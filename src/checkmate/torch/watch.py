@@ -70,12 +70,14 @@ class Watch:
         finally:
             context.__exit__(None, None, None)
         # On the CPU only what the pass adds counts: the process may hold tensors that have nothing to do with the step.
-        on_cuda = self._cuda_peak() if self._of_reserved else seen.peak
-        self._peaks.append(on_cuda if self.plan.device.type == "cuda" else self.before[event] + seen.peak - seen.base)
+        if self.plan.device.type == "cuda":
+            self._peaks.append(self._cuda_peak() if self._of_reserved else seen.peak)
+        else:
+            self.saw(event, seen.peak - seen.base)
         return results
 
     def saw(self, event: int, more: int) -> None:
-        """A pass on the CPU was measured by somebody else, who found that it took so many bytes beyond what it was given."""
+        """A pass on the CPU took so many bytes beyond what it was given, measured here or by somebody else."""
         if not self.over and self._peaks is not None:
             self._peaks.append(self.before[event] + more)
 

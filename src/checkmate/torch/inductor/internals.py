@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -21,8 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..internals import Boxed, compiling, mark_boxed
-from ..nodes import COMPUTATION, GROUP, Computation, tensors_of
-from ..sizes import storage_key
+from ..nodes import COMPUTATION, GROUP, Computation, look_at_what_they_read
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
@@ -48,27 +46,8 @@ def joint_passes(module: fx.GraphModule) -> fx.GraphModule:
     with V.set_fake_mode(mode):
         changed = passes(module, **{name: value for name, value in given.items() if name in known})
     changed = module if changed is None else changed
-    _views_of_what_they_read(changed, mode)
+    look_at_what_they_read(changed, mode)  # patterns put ops in place of others, and leave views with the storages of those
     return changed
-
-
-def _views_of_what_they_read(module: fx.GraphModule, mode: FakeTensorMode) -> None:
-    """Patterns put ops in place of others, and leave views with the storages of those: they would count as tensors of their own."""
-    anew = set()
-    for node in module.graph.nodes:
-        source: Any = node.args[0] if node.args else None
-        if node.target is operator.getitem and source in anew:
-            node.meta["val"] = source.meta["val"][node.args[1]]
-        elif isinstance(node.target, torch._ops.OpOverload) and node.target.is_view and isinstance(source, fx.Node):
-            read, seen = ({storage_key(tensor) for tensor in tensors_of(one)} for one in (source, node))
-            if read.isdisjoint(seen):
-                with mode:
-                    node.meta["val"] = node.target(*fx.map_arg(node.args, _value), **fx.map_arg(node.kwargs, _value))
-                anew.add(node)
-
-
-def _value(node: fx.Node) -> Any:
-    return node.meta["val"]
 
 
 def write_out_layouts(module: fx.GraphModule) -> None:
