@@ -284,6 +284,19 @@ def test_what_two_backward_passes_take_is_known_from_the_second_step_on() -> Non
     assert plan.margin > 0
 
 
+def test_a_forward_pass_that_fails_is_waited_for_by_nobody() -> None:
+    """Another model with the same options would be taken for a part of the step that it began, which never ends."""
+    failing = checkmate.torch.compile(nn.Sequential(nn.Embedding(4, 8), nn.Linear(8, 8)), budget="1GiB", **FLOPS)
+    words = torch.arange(4)
+    failing(words).sum().backward()
+    with pytest.raises(IndexError):
+        failing(2 * words)
+    other = checkmate.torch.compile(nn.Linear(8, 8), budget="1GiB", **FLOPS)
+    other(torch.randn(4, 8)).sum().backward()
+    failing(words).sum().backward()
+    assert [plan.num_graphs for model in (other, failing) for plan in checkmate.torch.plans(model)] == [1, 1]
+
+
 def least_without_gradients(model: nn.Module, x: Tensor) -> int:
     """The budget that does if no gradients are kept from one batch to the next."""
     probe = checkmate.torch.compile(copy.deepcopy(model), budget="1KiB", **FLOPS)

@@ -111,26 +111,28 @@ class Group:
                 self.planner.first_call(arguments, round.kept())
         captured = part.captured(self.planner.profile)
         sizes = captured.sizes.bind(arguments)
-        with self._lock:
-            run = round.begin(part, sizes)
-            inputs = part.inputs_of(arguments)
-            round.note_inputs(run, inputs)
-            round.note_stream(run, captured.device)
-            if run.number:  # the first of a round can have been called with nothing that another has returned
-                round.note_borrowed(run, inputs, [len(entry.nodes) == 1 and not entry.overwritten for entry in captured.inputs])
-            if not part.called:
-                self.held.watch(inputs)
-                part.called = True
-            try:
+        try:
+            with self._lock:
+                run = round.begin(part, sizes)
+                inputs = part.inputs_of(arguments)
+                round.note_inputs(run, inputs)
+                round.note_stream(run, captured.device)
+                if run.number:  # the first of a round can have been called with nothing that another has returned
+                    lendable = [len(entry.nodes) == 1 and not entry.overwritten for entry in captured.inputs]
+                    round.note_borrowed(run, inputs, lendable)
+                if not part.called:
+                    self.held.watch(inputs)
+                    part.called = True
                 run.halves = self._halves(round, run, captured).at(sizes)
                 run.settle(None if round.plan is None else round.plan.passes[run.number].leaves)
-            except BaseException:
+            given = [*arguments, *run.halves.forward_numbers(sizes)]
+            results = self._run(round, run.event, run.halves.forward, given, arguments)
+        except BaseException:  # no backward pass follows that the round could wait for
+            with self._lock:
                 self._open.pop(threading.get_ident(), None)
                 if round.script is not None:
                     round.script.leave()
-                raise
-        given = [*arguments, *run.halves.forward_numbers(sizes)]
-        results = self._run(round, run.event, run.halves.forward, given, arguments)
+            raise
         count = part.num_outputs
         outputs = list(results[:count])
         round.note_outputs(run, outputs, captured.handed_out)
