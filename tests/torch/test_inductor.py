@@ -143,6 +143,52 @@ def test_by_name_and_without_gradients(plain: tuple[nn.Module, list[float]]) -> 
         torch.testing.assert_close(compiled(x), expected(x))
 
 
+class Rounded(nn.Module):
+    """Rounds what each layer is given to steps that follow from a buffer, which is written place by place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(5))
+        self.register_buffer("most", torch.ones(5))
+        self.most: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, layer in enumerate(self.layers):
+            with torch.no_grad():
+                self.most[number] = 0.9 * self.most[number] + 0.1 * x.abs().max()
+            size = self.most[number] / 7
+            x = layer(x + ((x / size).round() * size - x).detach()).relu()
+        return x
+
+
+@pytest.mark.parametrize("percent", [100, 60])
+def test_what_follows_from_a_buffer_is_as_it_was_before_the_buffer_was_written(percent: int) -> None:
+    """Plain Inductor computes in the place of the buffer what the forward pass returns for the backward pass, and writes over it."""
+    torch.manual_seed(0)
+    model, x = Rounded(), torch.randn(1024, 64)
+    eager = copy.deepcopy(model)
+    compiled = checkmate.torch.compile(model, f"{percent}%", **INNER)
+    for number in range(2):
+        for one in (eager, compiled):
+            one(x + number).square().mean().backward()
+    for mine, theirs in zip(compiled.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(compiled.most, eager.most)
+
+
+def test_what_is_returned_is_as_it_was_before_an_input_was_written() -> None:
+    def write(x: Tensor) -> Tensor:
+        x[0] = 1.0
+        between = x.clone()
+        x[1] = 2.0
+        return between
+
+    compiled = torch.compile(write, backend="checkmate", options={"budget": "1GiB", **INNER})
+    x = torch.zeros(4)
+    assert compiled(x).tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert x.tolist() == [1.0, 2.0, 0.0, 0.0]
+
+
 def test_a_backward_pass_can_run_twice() -> None:
     model, x = made(depth=2)
     compiled = checkmate.torch.compile(model, "1GiB", **INNER)

@@ -116,6 +116,18 @@ class Words(nn.Module):
         return F.cross_entropy(self.head(x + F.gelu(self.up(self.norm(x)))), following)
 
 
+class Halved(nn.Module):
+    """Two halves of what is computed are summed by kernels of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = (self.linear(x) + 1).chunk(2, 1)
+        return (left.sum(0) * right.sum(1)[:32]).sum()
+
+
 def normalized(**more: Any) -> tuple[nn.Module, Tensor]:
     return Normalized(**more), torch.rand(4, 8, 32, 32)
 
@@ -129,7 +141,11 @@ def words() -> tuple[nn.Module, Tensor, Tensor]:
     return Words(), torch.rand(64, 64), torch.zeros(64, dtype=torch.int64)
 
 
-@pytest.mark.parametrize("made", [normalized, lambda: normalized(pool=True), half, words])
+def halved() -> tuple[nn.Module, Tensor]:
+    return Halved(), torch.rand(64, 64)
+
+
+@pytest.mark.parametrize("made", [normalized, lambda: normalized(pool=True), half, words, halved])
 def test_the_same_is_computed_in_no_more_memory(made: Callable[[], tuple[Any, ...]]) -> None:
     traced = joint_graph(*made())
     plain = copy.deepcopy(traced)

@@ -183,7 +183,7 @@ def read_joint_graph(
         module: the joint forward and backward graph of AOT autograd, with fake tensors in `node.meta["val"]`.
         num_forward_outputs: how many of its outputs are the forward's. profile: cost and workspace of ops; asked for other sizes, too.
         between_workspace: bytes that the user's script needs between the passes, beyond outputs and their gradients; None:
-            an estimate, twice the bytes of the outputs with a gradient (what a cross entropy outside the graph takes).
+            an estimate, twice the bytes of the outputs with a gradient (what a cross entropy, or the forward pass of `F.mse_loss`, takes).
         name: of the graph. bindings: what its symbols are; by default what they were when it was traced.
         block: bytes in multiples of which memory is taken; None: as the device of the graph does.
         inner: what will compile the passes. names: of the modules of the user's model, for the layers of the ops.

@@ -6,6 +6,7 @@ import copy
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -108,11 +109,14 @@ def compile_pair(
     """
     mode = sized_mode()
     early, places = _without_passed_on(forward, num_outputs)
+    written = _return_contents(early)
+    planned = _planned(early, number, device)
     leave_layouts_to_inductor(early)
     inputs = _inputs(early, mode, number)
     first = lower(early, _alike(inputs, mode), num_outputs, apart=apart)
     ran = dry_run(first, list(inputs), mode, device, profile)
     results = _outputs_like(early, first, mode, number) if ran is None else ran.outputs
+    del results[len(results) - len(written) :]
     late = _copied(backward)
     saved = _with_passed_on(results[num_outputs:], places, dict(enumerate(inputs)))
     given = [*saved, *_inputs(late, mode, number)[len(saved) :]]
@@ -123,9 +127,11 @@ def compile_pair(
     saved.clear()
     ran_late = dry_run(second, given, mode, device, profile)
     held.clear()
-    more = 0 if ran is None else max(0, ran.left - _planned(forward, number, device))
+    more = 0 if ran is None else max(0, ran.left - planned)
 
     def passing_on(run: Boxed) -> Boxed:
+        run = _writing(run, written)
+
         def call(arguments: list[Any]) -> list[Any]:
             passed = {place: arguments[place] for place in places if place is not None}
             results = run(arguments)
@@ -145,7 +151,8 @@ def _held_by_autograd(gradient: Any) -> bool:
 def compile_alone(module: fx.GraphModule, number: Number) -> Compiled:
     """The function of a graph without a backward pass, at given sizes."""
     own, mode = _copied(module), sized_mode()
-    return Compiled(lower(own, _inputs(own, mode, number), len(_outputs(own)), inference=True))
+    count, written = len(_outputs(own)), _return_contents(own)
+    return Compiled(lower(own, _inputs(own, mode, number), count, inference=True), partial(_writing, places=written))
 
 
 # --- what goes from the forward to the backward pass as it is ---
@@ -171,6 +178,55 @@ def _with_passed_on(computed: Sequence[Any], places: Sequence[int | None], input
     """What the backward pass gets."""
     made = iter(computed)
     return [next(made) if place is None else inputs[place] for place in places]
+
+
+# --- what is written into inputs ---
+
+
+def _return_contents(module: fx.GraphModule) -> list[int]:
+    """Where anything else that a graph returns follows from an input that it writes: let it return the new content, after all others.
+
+    Inductor may compute in the place of such an input what is returned, and then write the new content over it: with 2.13, of
+    `x[0] = a; y = x.clone(); x[1] = b` it returns a `y` that has `b` in it.
+
+    Returns:
+        Which inputs they are: they are to be written with what is returned last.
+    """
+    (output,) = module.graph.find_nodes(op="output")
+    returned = {node for node in _outputs(module) if isinstance(node, fx.Node)}
+    found, contents = [], []
+    for place, node in enumerate(module.graph.find_nodes(op="placeholder")):
+        write = next((user for user in node.users if user.target is torch.ops.aten.copy_.default and user.args[0] is node), None)
+        if write is not None and not returned.isdisjoint(_following(node)):
+            found.append(place)
+            contents.append(write.args[1])
+            module.graph.erase_node(write)
+    output.args = ((*_outputs(module), *contents),)
+    return found
+
+
+def _following(node: fx.Node) -> set[fx.Node]:
+    """What is computed from a node."""
+    found, pending = {node}, [node]
+    while pending:
+        new = pending.pop().users.keys() - found
+        found |= new
+        pending += new
+    return found
+
+
+def _writing(run: Boxed, places: Sequence[int]) -> Boxed:
+    """The function of a graph that returns the new contents of these inputs: it writes them, and returns the others."""
+    if not places:
+        return run
+
+    def call(arguments: list[Any]) -> list[Any]:
+        inputs = [arguments[place] for place in places]
+        results = list(run(arguments))
+        torch._foreach_copy_(inputs, results[-len(places) :])
+        return results[: -len(places)]
+
+    return call
 
 
 # --- graphs and their fake tensors ---

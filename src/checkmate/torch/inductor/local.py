@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_map
 
 from ...graph import Op
 from ...planning.fusion import Fusion, Kind
@@ -217,11 +219,12 @@ class _Copies:
             self.of(source)  # first: what it reads comes before it
         with self._module.graph.inserting_before(self._before):
             copy = self._module.graph.node_copy(node, self.of)
-        (tensor,) = tensors_of(node)
-        if node in self._ops:
-            own = tensor.new_empty_strided(tensor.shape, tensor.stride())
-            self._made[storage_key(tensor)] = own
-        else:
-            own = torch.as_strided(self._made[storage_key(tensor)], tensor.shape, tensor.stride(), tensor.storage_offset())
-        copy.meta = {**node.meta, "val": own}
+        copy.meta = {**node.meta, "val": tree_map(partial(self._own, node in self._ops), node.meta["val"])}
         return copy
+
+    def _own(self, made: bool, tensor: torch.Tensor) -> torch.Tensor:
+        """What a copy makes, or a view of it, in place of this tensor."""
+        if not made:  # several views of a value come as one list (split)
+            return torch.as_strided(self._made[storage_key(tensor)], tensor.shape, tensor.stride(), tensor.storage_offset())
+        self._made[storage_key(tensor)] = own = tensor.new_empty_strided(tensor.shape, tensor.stride())
+        return own
