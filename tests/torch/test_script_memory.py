@@ -135,6 +135,33 @@ def test_a_loss_outside_of_the_model_is_under_the_budget_once_it_was_seen() -> N
     assert own + planned.peak - planned.base <= budget
 
 
+def test_what_a_loss_holds_while_the_backward_pass_runs_is_under_the_budget() -> None:
+    """`F.mse_loss` returns one number, in a storage as large as the outputs."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(8) for layer in (nn.Linear(128, 128), nn.Tanh())]
+    model, x, target = nn.Sequential(*layers), torch.randn(1024, 128), torch.zeros(())
+
+    def step() -> Tensor:
+        loss = nn.functional.mse_loss(model(x), target.expand_as(x))
+        loss.backward()
+        model.zero_grad()
+        return loss
+
+    assert step().untyped_storage().nbytes() == x.nbytes
+    own = sum(tensor.nbytes for tensor in (x, *model.parameters()))
+    with checkmate.torch.measure() as plain:
+        step()
+    budget = own + (plain.peak - plain.base) * 8 // 10
+    checkmate.torch.compile(model, budget=budget, time_limit=2, cost_model="flops")
+    last = step()
+    last = step()  # by now it is known
+    with checkmate.torch.measure() as planned:
+        step()
+    assert own + last.untyped_storage().nbytes() + planned.peak - planned.base <= budget
+    (plan,) = checkmate.torch.plans(model)
+    assert plan.schedule.overhead > 1
+
+
 def test_a_failed_run_teaches_nothing() -> None:
     x = torch.ones(10, requires_grad=True)
     script = ScriptMemory(set)
@@ -149,4 +176,4 @@ def test_a_failed_run_teaches_nothing() -> None:
         y.sum().backward()
     assert not script.put_off(lambda: None)  # the recording has ended
     script.leave()
-    assert script.seen.gaps == {0: 40}
+    assert script.seen.gaps == {0: 40 + 4}  # the exponential, and the sum

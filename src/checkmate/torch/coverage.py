@@ -245,13 +245,15 @@ def _outside(tensor: torch.Tensor, border: str | None = None) -> set[str]:
 def saved_outside(
     roots: Sequence[Any], counted: Container[int]
 ) -> tuple[dict[int, torch.UntypedStorage], dict[int, torch.UntypedStorage]]:
-    """Storages on the CPU, by identity, that nodes behind these tensors hold and no planned graph knows.
+    """Storages on the CPU, by identity, that these tensors and the nodes behind them hold and no planned graph knows.
+
+    The number that `F.mse_loss` returns has a storage as large as its inputs, and the script has it while the backward pass runs.
 
     Args:
         counted: identities of storages to leave out.
 
     Returns:
-        Those of nodes made before the last planned graph ran, and of later ones.
+        Those of nodes made before the last planned graph ran, and the others.
     """
     nodes: dict[Any, None] = {}
     stack = [root.grad_fn if isinstance(root, torch.Tensor) else getattr(root, "node", None) for root in roots]
@@ -264,11 +266,12 @@ def saved_outside(
     last = max((node._sequence_nr() for node in planned), default=-1)
     early: dict[int, torch.UntypedStorage] = {}
     late: dict[int, torch.UntypedStorage] = {}
-    for node in nodes.keys() - planned:
-        for tensor in _saved_by(node):
-            storage = tensor.untyped_storage()
-            if tensor.device.type == "cpu" and storage._cdata not in counted:
-                (early if node._sequence_nr() < last else late)[storage._cdata] = storage
+    held = [(tensor, node._sequence_nr() < last) for node in nodes.keys() - planned for tensor in _saved_by(node)]
+    held += [(root, False) for root in roots if isinstance(root, torch.Tensor)]
+    for tensor, is_early in held:
+        storage = tensor.untyped_storage()
+        if tensor.device.type == "cpu" and storage._cdata not in counted:
+            (early if is_early else late)[storage._cdata] = storage
     return early, {key: storage for key, storage in late.items() if key not in early}
 
 
