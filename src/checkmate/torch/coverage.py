@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from functools import wraps
+from itertools import chain
 from typing import Any
 
 import torch
@@ -42,6 +43,9 @@ _FREE = (
     "Graph",
     "RegisterPostBackwardFunction",  # of fully_shard: keeps no tensor
 )
+
+#: Bytes of a number at most. Plans leave more than that for each run of a graph, and the like.
+_NUMBER = 16
 
 
 class Coverage:
@@ -266,9 +270,9 @@ def saved_outside(
     last = max((node._sequence_nr() for node in planned), default=-1)
     early: dict[int, torch.UntypedStorage] = {}
     late: dict[int, torch.UntypedStorage] = {}
-    held = [(tensor, node._sequence_nr() < last) for node in nodes.keys() - planned for tensor in _saved_by(node)]
-    held += [(root, False) for root in roots if isinstance(root, torch.Tensor)]
-    for tensor, is_early in held:
+    saved = ((tensor, node._sequence_nr() < last) for node in nodes.keys() - planned for tensor in _saved_by(node))
+    tensors = [root for root in roots if isinstance(root, torch.Tensor) and root.untyped_storage().nbytes() > _NUMBER]
+    for tensor, is_early in chain(saved, ((tensor, False) for tensor in tensors)):
         storage = tensor.untyped_storage()
         if tensor.device.type == "cpu" and storage._cdata not in counted:
             (early if is_early else late)[storage._cdata] = storage
