@@ -271,8 +271,8 @@ def saved_outside(
     early: dict[int, torch.UntypedStorage] = {}
     late: dict[int, torch.UntypedStorage] = {}
     saved = ((tensor, node._sequence_nr() < last) for node in nodes.keys() - planned for tensor in _saved_by(node))
-    tensors = [root for root in roots if isinstance(root, torch.Tensor) and root.untyped_storage().nbytes() > _NUMBER]
-    for tensor, is_early in chain(saved, ((tensor, False) for tensor in tensors)):
+    own = ((root, False) for root in filter(_is_plain, roots) if root.untyped_storage().nbytes() > _NUMBER)
+    for tensor, is_early in chain(saved, own):
         storage = tensor.untyped_storage()
         if tensor.device.type == "cpu" and storage._cdata not in counted:
             (early if is_early else late)[storage._cdata] = storage
@@ -284,8 +284,13 @@ def _saved_by(node: Any) -> Iterator[torch.Tensor]:
         if name.startswith("_saved_") or name == "saved_tensors":
             with suppress(Exception):  # it is gone, or was saved by a hook that does not give it back
                 for one in tree_leaves(getattr(node, name)):
-                    if type(one) in (torch.Tensor, torch.nn.Parameter) and one.layout is torch.strided:
+                    if _is_plain(one):
                         yield one
+
+
+def _is_plain(one: Any) -> bool:
+    """A tensor with one storage of its own."""
+    return type(one) in (torch.Tensor, torch.nn.Parameter) and one.layout is torch.strided
 
 
 def _warn_outside(coverage: Coverage, names: list[str], breaks: Sequence[str]) -> None:

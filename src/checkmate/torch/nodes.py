@@ -163,15 +163,17 @@ def unpin_overwritten(module: fx.GraphModule, overwritten: Sequence[fx.Node]) ->
 
 
 def depends_on_tangents(module: fx.GraphModule) -> set[fx.Node]:
-    return reached_from(filter(is_tangent, module.graph.nodes), module)
+    return reached_from(filter(is_tangent, module.graph.nodes))
 
 
-def reached_from(nodes: Iterable[fx.Node], module: fx.GraphModule) -> set[fx.Node]:
+def reached_from(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     """Some nodes and all that are computed from them."""
     found = set(nodes)
-    for node in module.graph.nodes:
-        if node.op != "output" and any(n in found for n in node.all_input_nodes):
-            found.add(node)
+    pending = list(found)
+    while pending:
+        new = [user for user in pending.pop().users if user.op != "output" and user not in found]
+        found.update(new)
+        pending += new
     return found
 
 

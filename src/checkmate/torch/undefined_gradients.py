@@ -53,7 +53,7 @@ def without_undefined(
     """
     if _in_several_processes():
         return gradients  # DistributedDataParallel and the like wait for that of every parameter that the graph reads
-    needed = reached_from(defined, module)
+    needed = reached_from(defined)
     unneeded = [isinstance(node, fx.Node) and node not in needed for node in flat_outputs(module)[num_outputs:]]
     left_out = {i for i, reference in inputs.items() if unneeded[i] and not _is_watched(reference())}
     return [None if i in left_out else gradient for i, gradient in enumerate(gradients)]

@@ -19,7 +19,7 @@ from ...planning.fusion import Fusion, Kind, fuse
 from ..in_place import writable_inputs
 from ..internals import Boxed, frees_gradients, mark_boxed
 from ..measure import same_device
-from ..nodes import GROUP, Computation, tensors_of
+from ..nodes import GROUP, Computation, reached_from, tensors_of
 from ..sizes import Concrete, Number, hint, storage_key
 from .dry_run import Profiler, dry_run
 from .internals import Lowered, leave_layouts_to_inductor, lower, sized_mode
@@ -197,21 +197,11 @@ def _return_contents(module: fx.GraphModule) -> list[int]:
     found, contents = [], []
     for place, node in enumerate(module.graph.find_nodes(op="placeholder")):
         write = next((user for user in node.users if user.target is torch.ops.aten.copy_.default and user.args[0] is node), None)
-        if write is not None and not returned.isdisjoint(_following(node)):
+        if write is not None and not returned.isdisjoint(reached_from([node])):
             found.append(place)
             contents.append(write.args[1])
             module.graph.erase_node(write)
     output.args = ((*_outputs(module), *contents),)
-    return found
-
-
-def _following(node: fx.Node) -> set[fx.Node]:
-    """What is computed from a node."""
-    found, pending = {node}, [node]
-    while pending:
-        new = pending.pop().users.keys() - found
-        found |= new
-        pending += new
     return found
 
 

@@ -172,13 +172,13 @@ def lower(
     from torch._inductor.utils import BoxedBool
     from torch._inductor.virtualized import V
 
-    module.recompile()  # programs are kept on disk by the code of their graphs
+    module.recompile()  # it may have been changed, and programs are kept on disk by its code
     (output,) = module.graph.find_nodes(op="output")
     output.meta["user_visible_output_idxs"] = [
         number for number, node in enumerate(output.args[0][:visible]) if isinstance(node, fx.Node)
     ]
     mode = detect_fake_mode([x for x in inputs if isinstance(x, torch.Tensor)]) or sized_mode()
-    # That does not say how many outputs are visible.
+    # The code of a graph does not say how many outputs are visible.
     compiler: Any = torch.compiler.config
     tag = f"{compiler.cache_key_tag} {visible}"
     if apart is not None:  # nor which groups there are
