@@ -22,16 +22,18 @@ from ..planning.parts import Event
 from .capture import Captured
 from .coverage import more_to_come
 from .halves import Halves
-from .held import Held
+from .held import Held, bytes_on
 from .internals import keeps_graph, sharded_groups
+from .measure import storages_of
 from .options import Options
+from .orders import Orders
 from .part import Part, Ticket
 from .planner import Planner
 from .rounds import Order, Round, Run
 from .script_memory import NOTHING, Script, ScriptMemory
 from .sizes import Bindings
 from .step_plan import Pass, StepPlan, order_of, own_storages, passes_of
-from .watch import beyond_plans, no_room, report_excess, warn
+from .watch import Watch, WithoutPlan, beyond_plans, no_room, order_unknown, report_excess, warn
 
 #: An order is planned anew so many times because training holds more than before; then the last plan stays.
 _GROWTHS = 8
@@ -64,8 +66,7 @@ class Group:
         self._lock = threading.RLock()
         self._open: dict[int, Round[StepPlan]] = {}  # by thread
         self._growths: dict[Order, int] = {}
-        self._after: dict[Order | None, Order] = {}  # which order followed which
-        self._last: Order | None = None
+        self._orders = Orders()
         self._impossible: InfeasibleBudget | None = None
         self._trains = False  # a whole round has run under its plan: from then on training goes on
         self._returned: list[weakref.ref[Any]] = []  # storages that rounds gave to the script
@@ -75,6 +76,7 @@ class Group:
         self._twice: set[Order] = set()  # backward passes ran more than once
         self._unlent: set[Order] = set()  # what parts returned is not computed again
         self._recorded = 0
+        self._unplanned = 0  # rounds without a plan that were measured
         self._rounds = 0  # that began under a plan
         self._optimizer_steps = 0  # that were looked at
         self.held.on_step(self._optimizer_stepped)
@@ -170,11 +172,24 @@ class Group:
     ) -> Any:
         """Run a pass on `given`, which it empties; the list that it came from must hold nothing either."""
         source.clear()
-        watch = None if round.plan is None else round.plan.watch
+        watch, where = self._watch(round, event, given)
         if watch is not None and round.script is not None and round.script.recording:
-            return round.script.run(event, function, given, partial(watch.saw, event))
-        call = function if watch is None else partial(watch.run, event, function)
+            return round.script.run(event, function, given, partial(watch.saw, where))
+        call = function if watch is None else partial(watch.run, where, function)
         return call(given) if round.script is None else round.script.run(event, call, given)
+
+    def _watch(self, round: Round[StepPlan], event: int, given: list[Any]) -> tuple[Watch | WithoutPlan | None, int]:
+        """What measures a pass, if anything does, and what it is to be told of where the pass runs."""
+        if round.plan is not None:
+            return round.plan.watch, event
+        if round.without_plan is None:
+            if self._unplanned == _RECORDED:
+                return None, event
+            self._unplanned += 1
+            round.without_plan = WithoutPlan(round.runs[0].part.captured(self.planner.profile).device)
+        device = round.without_plan.device
+        known = {**round.kept(), **storages_of(given, device)}
+        return round.without_plan, self.held.now(device, known) + bytes_on(known, device) + self.planner.left
 
     # --- rounds ---
 
@@ -204,7 +219,7 @@ class Group:
             return  # nothing was trained
         round.ended = True
         order = round.order
-        self._after[self._last], self._last = order, order
+        self._orders.note(order, round.planned_for)
         if round.script is not None:
             self._scripts[order] = round.script.seen.joined(self._scripts.get(order, NOTHING))
         if round.twice:
@@ -212,6 +227,7 @@ class Group:
         plan = round.plan
         if plan is None or plan.order != order:
             self._learn(passes_of(round), round.events)
+            self._look_back(round)
             return
         self._trains = True
         unforeseen = round.twice and plan.again is None and self._growths.get(order, 0) < _GROWTHS
@@ -235,8 +251,8 @@ class Group:
             plan.outdated = True  # a loss outside the graphs, say, takes more than was estimated
 
     def _learn(self, passes: Sequence[Pass], events: Sequence[Event]) -> None:
-        """Plan a round whose order is new, for the next one like it."""
-        if order_of(passes, events) in self._hopeless or self._fitting(passes, events) is not None:
+        """Plan a round whose order is new, for the next one like it, if that will be foreseen."""
+        if not self._orders.certain or order_of(passes, events) in self._hopeless or self._fitting(passes, events) is not None:
             return
         try:
             self._make(passes, events)
@@ -248,6 +264,16 @@ class Group:
                 self._impossible = copy(error)  # without the frames that it went through, and their tensors
                 raise
 
+    def _look_back(self, round: Round[StepPlan]) -> None:
+        """Tell if a round without a plan took more than the budget."""
+        if round.without_plan is None or not self.plans:
+            return
+        plan, peak = self.plans[-1].plan, round.without_plan.peak
+        if plan.device.type == "cpu":  # where no counters see what else there is
+            peak += plan.allowance.reserved + (round.script.seen.during if round.script is not None else 0)
+        if peak > plan.budget:
+            self._tell("unplanned", order_unknown(plan, peak))
+
     # --- which plan ---
 
     def _halves(self, round: Round[StepPlan], run: Run, captured: Captured) -> Halves:
@@ -258,6 +284,7 @@ class Group:
                 self._rounds += 1
                 round.plan.last_used = self._rounds
                 round.plan.plan.executions += 1
+                round.planned_for = round.plan.order
             if (
                 captured.device.type == "cpu"
                 and self._recorded < _RECORDED
@@ -280,11 +307,14 @@ class Group:
 
     def _plan_for(self, round: Round[StepPlan], run: Run, device: torch.device) -> StepPlan | None:
         """The plan for a round that begins with this run; None if nothing is known of what follows."""
-        expected = self._after.get(self._last)
         candidates = [plan for plan in self.plans if plan.follows(round)]
         if not candidates:
             return self._first_plan(round, run)
-        order = next((plan.order for plan in candidates if plan.order == expected), candidates[-1].order)
+        if not self._orders.certain:
+            return None
+        # Where less follows than is planned for, less was kept than could have been.
+        longest = max((plan.order for plan in reversed(candidates)), key=len)
+        order = next((plan.order for plan in candidates if plan.order == self._orders.expected), longest)
         candidates = [plan for plan in candidates if plan.order == order]
         outside = self.held.now(device, own_storages(candidates[0].passes)) + self.planner.left + self._script(order).during
         covering = [plan for plan in candidates if plan.covers(outside)]

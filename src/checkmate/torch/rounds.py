@@ -19,6 +19,7 @@ from .halves import Halves
 from .part import Left, Part, Ticket
 from .script_memory import ScriptMemory
 from .sizes import Bindings
+from .watch import WithoutPlan
 
 #: What a round looks like, whatever the sizes: for each event the part, the number of the pass among those of the round, and
 #: whether it is its backward pass.
@@ -124,7 +125,8 @@ class Round(Generic[AnyPlan]):
     """What has run so far.
 
     Attributes:
-        plan: what the round runs under; None while its order is unknown.
+        plan: what the round runs under; None while its order is unknown. planned_for: the order of the plan that it began under.
+        without_plan: measures it while it has no plan; None where that is not done.
         ended: what it has shown has been noted. twice: a backward pass has kept what it reads, to run once more.
         script: what the script takes between the passes; None where it is not recorded.
         intact: as far as was looked, what runs were called with was there when other backward passes began.
@@ -135,6 +137,8 @@ class Round(Generic[AnyPlan]):
     runs: list[Run] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     plan: AnyPlan | None = None
+    planned_for: Order | None = None
+    without_plan: WithoutPlan | None = None
     ended: bool = False
     twice: bool = False
     script: ScriptMemory | None = None

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..errors import BudgetWarning, CheckmateError
 from ..units import format_bytes
-from .measure import cuda_bytes, measure_pass
+from .measure import Measurement, cuda_bytes, measure_pass
 from .plan import Plan
 
 #: Rounds that may go by unmeasured before the user is told.
@@ -58,23 +59,14 @@ class Watch:
             self._peaks.append(self._cuda_peak())
         if self._of_reserved and not event:
             torch.cuda.empty_cache()  # what earlier steps and profiles took, and this plan may not need
-        # Entered by hand: an error from the pass itself must not be mistaken for one of the measurement.
-        context = measure_pass(self.plan.device, arguments)
-        try:
-            seen = context.__enter__()
-        except CheckmateError as error:
-            self._postpone(error)
-            return function(arguments)
-        try:
-            results = function(arguments)
-        finally:
-            context.__exit__(None, None, None)
+        return _measured(self.plan.device, function, arguments, partial(self._saw, event), self._postpone)
+
+    def _saw(self, event: int, seen: Measurement) -> None:
         # On the CPU only what the pass adds counts: the process may hold tensors that have nothing to do with the step.
-        if self.plan.device.type == "cuda":
-            self._peaks.append(self._cuda_peak() if self._of_reserved else seen.peak)
-        else:
+        if self.plan.device.type != "cuda":
             self.saw(event, seen.peak - seen.base)
-        return results
+        elif self._peaks is not None:
+            self._peaks.append(self._cuda_peak() if self._of_reserved else seen.peak)
 
     def saw(self, event: int, more: int) -> None:
         """A pass on the CPU took so many bytes beyond what it was given, measured here or by somebody else."""
@@ -123,11 +115,72 @@ class Watch:
         self.over, self._later = True, False
 
 
+class WithoutPlan:
+    """Measures the passes of a round that run before anybody knows which graphs follow.
+
+    Attributes:
+        peak: bytes that were taken at most while one of them ran; on the CPU as far as it is known what lives beside them.
+    """
+
+    def __init__(self, device: torch.device):
+        self.peak = 0
+        self.device = device
+
+    def run(self, before: int, function: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
+        """Run a pass.
+
+        Args:
+            before: bytes that are live when it begins.
+        """
+        return _measured(self.device, function, arguments, partial(self._saw, before), lambda error: None)
+
+    def saw(self, before: int, more: int) -> None:
+        """A pass on the CPU took so many bytes beyond what it was given."""
+        self.peak = max(self.peak, before + more)
+
+    def _saw(self, before: int, seen: Measurement) -> None:
+        if self.device.type == "cuda":
+            self.peak = max(self.peak, seen.peak)
+        else:
+            self.saw(before, seen.peak - seen.base)
+
+
+def _measured(
+    device: torch.device,
+    function: Callable[[list[Any]], Any],
+    arguments: list[Any],
+    saw: Callable[[Measurement], None],
+    failed: Callable[[CheckmateError], None],
+) -> Any:
+    """Run a pass and say what it took; or, if it cannot be measured, why."""
+    # Entered by hand: an error from the pass itself must not be mistaken for one of the measurement.
+    context = measure_pass(device, arguments)
+    try:
+        seen = context.__enter__()
+    except CheckmateError as error:
+        failed(error)
+        return function(arguments)
+    try:
+        results = function(arguments)
+    finally:
+        context.__exit__(None, None, None)
+    saw(seen)
+    return results
+
+
 def report_excess(watch: Watch) -> None:
     """Tell the user that a step took more than its budget, and that the next one is planned anew."""
     plan = watch.plan
     excess = plan.excess_of(plan.measured_peak or 0)
     warn(f"the {watch.when} step {excess}: the next step runs under a new plan with that much more room{_advice(plan)}")
+
+
+def order_unknown(plan: Plan, peak: int) -> str:
+    """Words for a step that took more than the budget of this plan before one of its own could be made."""
+    return (
+        f"a step took {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} ({plan.budget} bytes): it was "
+        "not known which graphs belong to it, so each of them ran under a plan of its own; those of steps that come again are planned together"
+    )
 
 
 def no_room(plan: Plan, peak: int) -> str:
