@@ -591,6 +591,21 @@ def test_hooks_of_a_layer_that_came_later(compile: Compile) -> None:
     train_alike(plain, model, compiled)
 
 
+@BOTH
+def test_layers_that_are_frozen_and_unfrozen(compile: Compile) -> None:
+    plain, model, compiled = pair(compile)
+    for learns in (False, True, False):
+        for each, called in ((plain, plain), (model, compiled)):
+            each.first.requires_grad_(learns)
+            each.zero_grad()
+            called(batch()).sum().backward()
+        trained = [p for p in plain.parameters() if p.grad is not None]
+        assert len(trained) < len(list(plain.parameters())) if not learns else len(trained) == len(list(plain.parameters()))
+        for mine, own in zip(model.parameters(), plain.parameters(), strict=True):
+            assert (mine.grad is None) == (own.grad is None)
+            assert own.grad is None or torch.equal(mine.grad, own.grad)  # type: ignore[arg-type]
+
+
 # --- functions ---
 
 

@@ -3,6 +3,7 @@
 PyTorch's compiler either takes it that no module gets or loses hooks once it is compiled, or looks at four tables of every module in
 every call, which takes longer than all else that it looks at. Here one text says which modules have how many hooks; it is worked out
 before a call, and compiled code holds for one text. What a hook does PyTorch looks at itself: a script may add the same one in every step.
+With PyTorch 2.11 the text also says which parameters need gradients.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ _numbers = count()
 #: What a module's call looks at, and which of these hooks it calls in other ways.
 _tables = itemgetter("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _ways = itemgetter("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+#: This release goes on with the gradients of its first call where parameters are frozen or unfrozen later.
+_PARAMETERS_TOO = torch.__version__ < "2.12"
 #: Of values that become a part of compiled code.
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
 
 class Hooks:
-    """The hooks of a model's modules.
+    """The hooks of a model's modules, and what else compiled code would not notice.
 
     Attributes:
         text: differs where they do, as far as `look` has seen.
@@ -36,17 +39,19 @@ class Hooks:
 
     def look(self) -> None:
         """Bring `text` up to date. It takes 0.07 ms for the 314 modules of a DenseNet: they are not remembered, for they change."""
-        waiting, seen, found = [self._model], {self._model}, []
+        waiting, seen, found, learns = [self._model], {self._model}, [], []
         for place, module in enumerate(waiting):  # it grows
             known = module.__dict__
             for child in known["_modules"].values():
                 if child is not None and child not in seen:
                     seen.add(child)
                     waiting.append(child)
+            if _PARAMETERS_TOO:
+                learns += [parameter is not None and parameter.requires_grad for parameter in known["_parameters"].values()]
             if any(tables := _tables(known)):
                 ways = _ways(known)
                 found.append((place, [[_told(hook, key, ways) for key, hook in table.items()] for table in tables]))
-        self.text = repr(found) if found else ""
+        self.text = repr((found, learns)) if found or learns else ""
 
 
 def _told(hook: Callable[..., Any], key: int, ways: Iterable[Container[int]]) -> tuple[Any, ...]:
