@@ -16,6 +16,7 @@ from checkmate.errors import BudgetWarning, Contradiction, UnknownMethod
 from checkmate.graph import Graph
 from checkmate.planning import plan_cache
 from checkmate.schedule import Schedule
+from checkmate.solvers.smallest_budget import least_peak_found, schedule_of
 from checkmate.torch.options import read_options
 from fake_search import Child, without_processes
 from torch_models import identical, state
@@ -27,10 +28,8 @@ def children(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> type[Child]:
         """What fits a smaller budget as well."""
         if graph.no_recompute_peak <= budget:
             return checkmate.solve(graph, budget)
-        tight = (
-            21 * checkmate.minimum_budget(graph).smallest_found // 20
-        )  # at the very least `solve` may find nothing in its time
-        return replace(checkmate.solve(graph, tight, gap=10), budget=budget, lower_bound=graph.ideal_cost)
+        least, _ = least_peak_found(graph, order)
+        return replace(schedule_of(graph, least, order), budget=budget)
 
     monkeypatch.setattr(plan_cache, "first_schedule", poor)
     monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))

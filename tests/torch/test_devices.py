@@ -40,11 +40,11 @@ def test_training_is_the_same_and_within_the_budget(device: str, name: str) -> N
     which = on(device, name)
     plain = copy.deepcopy(which.model)
     with pytest.raises(checkmate.InfeasibleBudget) as caught:
-        train(which, checkmate.torch.compile(copy.deepcopy(which.model), 1, time_limit=5.0), 1)
+        train(which, checkmate.torch.compile(copy.deepcopy(which.model), 1, time_limit=2.0), 1)
     least = caught.value.smallest_found
     del caught
     budget = least + (least - allocated_bytes(torch.device(device))) // 10  # libraries keep more than these models take
-    planned = checkmate.torch.compile(which.model, budget, time_limit=5.0, wait=True)
+    planned = checkmate.torch.compile(which.model, budget, time_limit=2.0, wait=True)
     assert identical(train(which, planned, 3), train(which, plain, 3))
     plan = checkmate.torch.plans(planned)[-1]
     assert plan.device.type == device
@@ -56,12 +56,12 @@ def test_training_is_the_same_and_within_the_budget(device: str, name: str) -> N
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_budget_below_the_minimum_names_one_that_works(device: str) -> None:
     which = on(device, "decoder")
-    refused = checkmate.torch.compile(copy.deepcopy(which.model), 1000, time_limit=5.0)
+    refused = checkmate.torch.compile(copy.deepcopy(which.model), 1000, time_limit=2.0)
     with pytest.raises(checkmate.InfeasibleBudget) as caught:
         train(which, refused, 1)
     named = caught.value.smallest_found
     del refused, caught
-    planned = checkmate.torch.compile(which.model, named, time_limit=5.0)
+    planned = checkmate.torch.compile(which.model, named, time_limit=2.0)
     train(which, planned, 2)
     plan = checkmate.torch.plans(planned)[-1]
     assert plan.measured_peak is not None
@@ -71,7 +71,7 @@ def test_a_budget_below_the_minimum_names_one_that_works(device: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_the_budget_can_be_on_what_the_allocator_reserves() -> None:
     which = on("cuda", "residual")
-    planned = checkmate.torch.compile(which.model, "2GiB", of="reserved", time_limit=5.0)
+    planned = checkmate.torch.compile(which.model, "2GiB", of="reserved", time_limit=2.0)
     train(which, planned, 3)
     plan = checkmate.torch.plans(planned)[-1]
     assert plan.measured_peak is not None
@@ -87,12 +87,12 @@ def test_the_counters_of_the_device_never_pass_the_budget() -> None:
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     with pytest.raises(checkmate.InfeasibleBudget) as caught:
-        train(which, checkmate.torch.compile(copy.deepcopy(which.model), 1, time_limit=5.0), 1)
+        train(which, checkmate.torch.compile(copy.deepcopy(which.model), 1, time_limit=2.0), 1)
     budget = int(1.2 * caught.value.smallest_found)
     del caught
     torch.cuda.reset_peak_memory_stats()
     try:
-        train(which, checkmate.torch.compile(which.model, budget, time_limit=5.0), 4)
+        train(which, checkmate.torch.compile(which.model, budget, time_limit=2.0), 4)
     except BudgetWarning as warning:
         pytest.fail(f"{warning} ({before} bytes were allocated before)")
     assert torch.cuda.max_memory_allocated() <= budget
