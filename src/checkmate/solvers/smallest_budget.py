@@ -23,6 +23,12 @@ _OPS, _FEW_OPS = 25, 300
 UNITS, _LEAST_UNITS = 15.0, 1.0
 #: The most seconds, where nobody says how many: a search on a slow machine takes longer for the same work.
 _SECONDS = 60.0
+#: This much less than is known is sought before much less is: for a decoder of 186 ops, of which greedy eviction finds the least that is
+#: known, the search ends after 12 seconds instead of 29.
+_A_LITTLE = 0.02
+#: Units for some rounds of the default method at one budget: those that find something take a few hundredths of one, as a rule. At the least
+#: budget of all, which leaves nothing more to seek, they have what is left: for RL2 of MOCCASIN's graphs it takes 8.
+_ROUNDS_UNITS = 2.0
 #: Passes of greedy eviction that are made even when time is over.
 _LATE_PASSES = 4
 #: What is done between two questions whether to stop: successors of states in the exact search, sets of values in the peak bound.
@@ -127,7 +133,8 @@ def _least_peak_found(graph: Graph, order: str, enough: int, tolerance: float, l
     greedy = _greedy_eviction(graph, lambda: late(quick, eviction(graph.num_ops)), late)
 
     def by_rounds(budget: int) -> Evaluation | None:
-        search = Search(graph, budget, time_limit=max(0.1, limits.time_left()), gap=1.0, work=work.part(work.left))
+        part = work.part(work.left if budget <= proven else min(_ROUNDS_UNITS, work.left))
+        search = Search(graph, budget, time_limit=max(0.1, limits.time_left()), gap=1.0, work=part)
         if order == "given":
             begin_with(search, best.sequence)
         auto(search, rounds=3)
@@ -149,6 +156,12 @@ def _least_peak_found(graph: Graph, order: str, enough: int, tolerance: float, l
             if best.peak > middle:
                 low = middle
 
+    def descend(search: Callable[[int], Evaluation | None], part: float) -> None:
+        """For searches that take seconds: what is not found a little below what is known is not sought far below it."""
+        little = best.peak - int(max(precision(), _A_LITTLE * (best.peak - graph.fixed_memory)))
+        if not reached() and little >= max(proven, enough) and not late(part) and search(little) is not None:
+            bisect(search, part)
+
     bisect(greedy, quick)
     if not reached() and limits.stop():
         # On a busy machine time may be over before anything was tried: errors name better than the peak without recomputation.
@@ -161,8 +174,8 @@ def _least_peak_found(graph: Graph, order: str, enough: int, tolerance: float, l
     if not reached() and best.peak > (1 + tolerance) * proven and not late(1 / 3):
         part = Limits(work.part(max(0.0, 2 / 3 * work.limit - work.done)), limits.stop, limits.time_left)
         nested = Nested(problem, auto, graph.num_ops // _OPS, best.peak - graph.fixed_memory, 0, part)
-        bisect(nested.run, 2 / 3)
-    bisect(by_rounds, 1.0)
+        descend(nested.run, 2 / 3)
+    descend(by_rounds, 1.0)
     return best, proven
 
 
