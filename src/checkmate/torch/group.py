@@ -28,6 +28,7 @@ from .measure import storages_of
 from .options import Options
 from .orders import Orders
 from .part import Part, Ticket
+from .plan import Plan
 from .planner import Planner
 from .rounds import Order, Round, Run
 from .script_memory import NOTHING, Script, ScriptMemory
@@ -183,7 +184,7 @@ class Group:
         if round.plan is not None:
             return round.plan.watch, event
         if round.without_plan is None:
-            if self._unplanned == _RECORDED:
+            if self._unplanned == _RECORDED and round.planned_for is None:
                 return None, event
             self._unplanned += 1
             round.without_plan = WithoutPlan(round.runs[0].part.captured(self.planner.profile).device)
@@ -219,7 +220,7 @@ class Group:
             return  # nothing was trained
         round.ended = True
         order = round.order
-        self._orders.note(order, round.planned_for)
+        self._orders.note(order, round.planned_for not in (None, order) and self._may_have_passed(round))
         if round.script is not None:
             self._scripts[order] = round.script.seen.joined(self._scripts.get(order, NOTHING))
         if round.twice:
@@ -227,7 +228,9 @@ class Group:
         plan = round.plan
         if plan is None or plan.order != order:
             self._learn(passes_of(round), round.events)
-            self._look_back(round)
+            other, peak = self._without_plan(round)
+            if other is not None and peak > other.budget:
+                self._tell("unplanned", order_unknown(other, peak))
             return
         self._trains = True
         unforeseen = round.twice and plan.again is None and self._growths.get(order, 0) < _GROWTHS
@@ -264,15 +267,19 @@ class Group:
                 self._impossible = copy(error)  # without the frames that it went through, and their tensors
                 raise
 
-    def _look_back(self, round: Round[StepPlan]) -> None:
-        """Tell if a round without a plan took more than the budget."""
+    def _without_plan(self, round: Round[StepPlan]) -> tuple[Plan | None, int]:
+        """A plan, for its budget, and bytes that the round took at most while it had none; None where that is not known."""
         if round.without_plan is None or not self.plans:
-            return
+            return None, 0
         plan, peak = self.plans[-1].plan, round.without_plan.peak
         if plan.device.type == "cpu":  # where no counters see what else there is
             peak += plan.allowance.reserved + (round.script.seen.during if round.script is not None else 0)
-        if peak > plan.budget:
-            self._tell("unplanned", order_unknown(plan, peak))
+        return plan, peak
+
+    def _may_have_passed(self, round: Round[StepPlan]) -> bool:
+        """The round took more than the budget while it had no plan, for all that is known."""
+        plan, peak = self._without_plan(round)
+        return plan is None or peak > plan.budget or round.without_plan is None or not round.without_plan.complete
 
     # --- which plan ---
 

@@ -120,10 +120,12 @@ class WithoutPlan:
 
     Attributes:
         peak: bytes that were taken at most while one of them ran; on the CPU as far as it is known what lives beside them.
+        complete: all of them were measured.
     """
 
     def __init__(self, device: torch.device):
         self.peak = 0
+        self.complete = True
         self.device = device
 
     def run(self, before: int, function: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
@@ -132,11 +134,14 @@ class WithoutPlan:
         Args:
             before: bytes that are live when it begins.
         """
-        return _measured(self.device, function, arguments, partial(self._saw, before), lambda error: None)
+        return _measured(self.device, function, arguments, partial(self._saw, before), self._failed)
 
     def saw(self, before: int, more: int) -> None:
         """A pass on the CPU took so many bytes beyond what it was given."""
         self.peak = max(self.peak, before + more)
+
+    def _failed(self, _: CheckmateError) -> None:
+        self.complete = False
 
     def _saw(self, before: int, seen: Measurement) -> None:
         if self.device.type == "cuda":
@@ -179,7 +184,8 @@ def order_unknown(plan: Plan, peak: int) -> str:
     """Words for a step that took more than the budget of this plan before one of its own could be made."""
     return (
         f"a step took {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} ({plan.budget} bytes): it was "
-        "not known which graphs belong to it, so each of them ran under a plan of its own; those of steps that come again are planned together"
+        "not known which graphs belong to it; those of steps that come again are planned together, and where it cannot be foreseen which "
+        "come, each graph holds as little as can be"
     )
 
 
