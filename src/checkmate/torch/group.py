@@ -279,7 +279,8 @@ class Group:
     def _may_have_passed(self, round: Round[StepPlan]) -> bool:
         """The round took more than the budget while it had no plan, for all that is known."""
         plan, peak = self._without_plan(round)
-        return plan is None or peak > plan.budget or round.without_plan is None or not round.without_plan.complete
+        measured = round.without_plan is not None and round.without_plan.complete
+        return not measured or plan is None or peak > plan.budget
 
     # --- which plan ---
 

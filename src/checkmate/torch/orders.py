@@ -11,7 +11,7 @@ from collections import deque
 from .rounds import Order
 
 #: So many rounds are remembered, and so many before it are compared to tell what comes next: a turn of up to so many rounds is foreseen.
-#: It takes microseconds.
+#: It takes 0.02 to 0.2 ms a round.
 _REMEMBERED, _COMPARED = 64, 8
 #: After a surprise nothing is relied on until so many rounds in a row came as foreseen, and twice as many as ever before.
 _IN_A_ROW = 8
