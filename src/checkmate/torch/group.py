@@ -22,9 +22,8 @@ from ..planning.parts import Event
 from .capture import Captured
 from .coverage import more_to_come
 from .halves import Halves
-from .held import Held, bytes_on
+from .held import Held
 from .internals import keeps_graph, sharded_groups
-from .measure import storages_of
 from .options import Options
 from .orders import Orders
 from .part import Part, Ticket
@@ -188,9 +187,7 @@ class Group:
                 return None, event
             self._unplanned += 1
             round.without_plan = WithoutPlan(round.runs[0].part.captured(self.planner.profile).device)
-        device = round.without_plan.device
-        known = {**round.kept(), **storages_of(given, device)}
-        return round.without_plan, self.held.now(device, known) + bytes_on(known, device) + self.planner.left
+        return round.without_plan, self.planner.live(round.without_plan.device, given, round.kept()) + self.planner.left
 
     # --- rounds ---
 

@@ -55,7 +55,7 @@ class Orders:
 
     def _next(self) -> Order | None:
         recent = list(self._recent)
-        longest: int = 0
+        longest = 0
         found: Order | None = None
         for place in range(len(recent) - 1, 0, -1):
             alike = 0

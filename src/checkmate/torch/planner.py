@@ -24,7 +24,7 @@ from .caching_allocator import by_chance
 from .capture import Captured
 from .halves import Halves
 from .held import Held, bytes_on
-from .measure import main_device, same_device
+from .measure import main_device, same_device, storages_of
 from .options import Options, read_options
 from .part import Part
 from .plan import allocated_bytes, automatic_budget, set_up
@@ -94,8 +94,16 @@ class Planner:
         tensors = [x for x in arguments if isinstance(x, torch.Tensor) and x.layout is torch.strided]
         device = self._device = main_device(tensors)
         set_up(device)
-        known = {**kept, **{x.untyped_storage()._cdata: x.untyped_storage() for x in tensors}}
-        self._live = self.held.now(device, known) + bytes_on(known, device)
+        self._live = self.live(device, tensors, kept)
+
+    def live(self, device: torch.device, given: Sequence[Any], kept: Mapping[int, torch.UntypedStorage]) -> int:
+        """Bytes that live on a device when a pass begins, as far as is known: what training holds, and the round.
+
+        Args:
+            given: what the pass is called with. kept: storages of the round so far, by identity.
+        """
+        known = {**kept, **storages_of(given, device)}
+        return self.held.now(device, known) + bytes_on(known, device)
 
     def passed(self, plan: StepPlan) -> None:
         """A step passed its budget under this plan: the next one of its order leaves more room."""
