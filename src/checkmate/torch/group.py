@@ -21,6 +21,7 @@ from ..errors import CheckmateError, Contradiction, InfeasibleBudget
 from ..planning.parts import Event
 from .capture import Captured
 from .coverage import more_to_come
+from .forward_again import Called, bytes_of, can_run_again
 from .halves import Halves
 from .held import Held
 from .internals import keeps_graph, sharded_groups
@@ -126,6 +127,8 @@ class Group:
                     self.held.watch(inputs)
                     part.called = True
                 run.halves = self._halves(round, run, captured).at(sizes)
+                if self._may_be_let_go(round, captured):
+                    run.called = Called(captured, arguments)
                 run.settle(None if round.plan is None else round.plan.passes[run.number].leaves)
             given = [*arguments, *run.halves.forward_numbers(sizes)]
             results = self._run(round, run.event, run.halves.forward, given, arguments)
@@ -146,7 +149,7 @@ class Group:
         round, halves = run.round, run.halves
         assert halves is not None
         # A second backward pass over what was kept for it (retain_graph) belongs to no round.
-        again, run.done = run.done, True
+        again, run.done, run.called = run.done, True, None
         round.twice |= keeps_graph()
         saved = ticket.take()
         event = 0
@@ -299,16 +302,36 @@ class Group:
                 round.script = ScriptMemory(partial(self._counted, round))
         elif round.plan is not None and not round.plan.follows(round):
             round.plan = None
+            self._let_go(round.runs[0], round)
         if round.plan is not None:
             return round.plan.halves_of(run)
         if self._impossible is not None and not self._trains:
             raise copy(self._impossible)
+        return self._safe_halves(captured, run, round)
+
+    def _safe_halves(self, captured: Captured, run: Run, round: Round[StepPlan]) -> Halves:
         key = run.part, run.sizes
         halves = self._safe.pop(key, None) or self.planner.safe(captured, run, round.kept())
         self._safe[key] = halves  # the last one now
         if len(self._safe) > _KEPT:
             del self._safe[next(iter(self._safe))]
         return halves
+
+    def _may_be_let_go(self, round: Round[StepPlan], captured: Captured) -> bool:
+        """The first graph of a step is planned as if it were all, and nothing has shown yet that it is."""
+        plan = round.plan
+        if self._trains or plan is None or not len(round.runs) == len(plan.passes) == 1:
+            return False
+        # Under `fully_shard`, what it was called with is not there any more when its backward pass begins.
+        has_room = plan.covers(plan.plan.outside + bytes_of(captured))
+        return has_room and next(sharded_groups(), None) is None and can_run_again(captured)
+
+    def _let_go(self, run: Run, round: Round[StepPlan]) -> None:
+        """What the first run of a round has saved, as if it were all, would leave others no room: it is computed again."""
+        called = run.called
+        if called is not None and run.let_go():
+            run.halves = called.halves(self._safe_halves(run.part.captured(self.planner.profile), run, round).at(run.sizes))
+            run.called = None
 
     def _plan_for(self, round: Round[StepPlan], run: Run, device: torch.device) -> StepPlan | None:
         """The plan for a round that begins with this run; None if nothing is known of what follows."""

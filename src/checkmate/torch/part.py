@@ -37,7 +37,7 @@ class Left:
     def __init__(self, tensor: Any):
         self.full = True
         self.tensor = tensor
-        self._versions = _versions([tensor])
+        self._versions = versions([tensor])
 
     def take(self, empties: bool) -> Any:
         """The tensor, for a backward pass.
@@ -65,13 +65,17 @@ class Ticket:
         self.run = run
         self.inputs: Inputs = {}
         self.saved: list[Any] | None = list(saved)
-        self._versions = _versions(saved)
+        self._versions = versions(saved)
 
     def add(self, left: Left) -> None:
         """One more thing to hold for the backward pass, if that is still to come."""
         if self.saved is not None:
             self.saved.append(left)
             self._versions.append(0)
+
+    def exchange(self, saved: Sequence[Any], before: Sequence[int]) -> None:
+        """Hold these instead, which were changed so often when they were right."""
+        self.saved, self._versions = list(saved), list(before)
 
     def take(self) -> list[Any]:
         """The saved tensors, for a backward pass; they stay only if autograd is to run it again.
@@ -90,7 +94,7 @@ class Ticket:
         return saved
 
 
-def _versions(tensors: Sequence[Any]) -> list[int]:
+def versions(tensors: Sequence[Any]) -> list[int]:
     """How often each was changed in place so far."""
     try:
         return [tensor._version for tensor in tensors]
@@ -99,7 +103,7 @@ def _versions(tensors: Sequence[Any]) -> list[int]:
 
 
 def _check(tensors: Sequence[Any], before: list[int]) -> None:
-    now = _versions(tensors)
+    now = versions(tensors)
     if now != before:
         tensor, new, old = next(known for known in zip(tensors, now, before, strict=True) if known[1] != known[2])
         raise RuntimeError(

@@ -9,14 +9,17 @@ turn, as in plain training, where threads disturb each other's random numbers to
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 #: Types of devices whose generators are known here.
 RANDOM_DEVICES = ("cpu", "cuda")
+
+#: Of generators, by device.
+States: TypeAlias = Sequence[tuple[torch.device, torch.Tensor]]
 
 #: Held by whoever draws from a generator or sets it.
 _turn = threading.RLock()
@@ -51,17 +54,34 @@ def empty_state(device: torch.device) -> torch.Tensor:
 
 
 @contextmanager
-def preserved_random_state(devices: Sequence[torch.device]) -> Iterator[None]:
+def preserved_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
     """Leave the generators of the CPU and of these devices as they were."""
-    every = [torch.device("cpu"), *(device for device in devices if device.type == "cuda")]
-    with _turn:
-        states = [_get(device) for device in every]
+    states = random_states(devices)
     try:
         yield
     finally:
-        with _turn:
-            for device, state in zip(every, states, strict=True):
-                _set(state, device)
+        _set_all(states)
+
+
+@contextmanager
+def drawing_from(states: States) -> Iterator[None]:
+    """What is drawn in here is what was drawn from these states on; then the generators are put back to where they were."""
+    with _turn, preserved_random_state([device for device, _ in states]):
+        _set_all(states)
+        yield
+
+
+def random_states(devices: Iterable[torch.device]) -> States:
+    """States of the generators of the CPU and of these devices."""
+    every = [torch.device("cpu"), *(device for device in devices if device.type == "cuda")]
+    with _turn:
+        return [(device, _get(device)) for device in every]
+
+
+def _set_all(states: States) -> None:
+    with _turn:
+        for device, state in states:
+            _set(state, device)
 
 
 def _get(device: torch.device) -> torch.Tensor:

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ..planning.parts import Event, Link
+from .forward_again import Called
 from .halves import Halves
 from .part import Left, Part, Ticket
 from .script_memory import ScriptMemory
@@ -39,7 +40,7 @@ class Run:
         event: number of its forward pass among the events of the round.
         bytes: of the storages, when it began. stream: of the device, that it runs on.
         borrowed: inputs that are, as they are, outputs of the runs that they come from; by position the number of the output.
-        halves: what is run.
+        halves: what is run. called: with what; None where it is not kept.
     """
 
     def __init__(self, round: Round[Any], part: Part, sizes: Bindings, number: int):
@@ -54,6 +55,7 @@ class Run:
         self.bytes: tuple[int, ...] = ()
         self.stream = 0
         self.halves: Halves | None = None
+        self.called: Called | None = None
         self.event = len(round.events)
         self._inputs: Sequence[torch.Tensor] = ()
         self.identities: Sequence[int] = ()
@@ -106,6 +108,11 @@ class Run:
         ticket = None if self._ticket is None else self._ticket()
         if ticket is not None:
             ticket.add(left)
+
+    def let_go(self) -> bool:
+        """Save nothing but what it was called with. False if that is not known, or no backward pass may come."""
+        called, ticket = self.called, None if self._ticket is None else self._ticket()
+        return called is not None and ticket is not None and self.waiting and called.exchange(ticket)
 
     @property
     def saved(self) -> list[torch.Tensor]:
