@@ -34,7 +34,7 @@ from .rounds import Order, Round, Run
 from .script_memory import NOTHING, Script, ScriptMemory
 from .sizes import Bindings
 from .step_plan import Pass, StepPlan, order_of, own_storages, passes_of
-from .watch import Watch, WithoutPlan, beyond_plans, no_room, order_unknown, report_excess, warn
+from .watch import Watch, WithoutPlan, beyond_plans, no_room, order_unknown, report_excess, script_unknown, warn
 
 #: An order is planned anew so many times because training holds more than before; then the last plan stays.
 _GROWTHS = 8
@@ -252,6 +252,9 @@ class Group:
             plan.outdated = True
         elif round.script is not None and not plan.accepts(passes_of(round), self.planner.profile, self._scripts[order]):
             plan.outdated = True  # a loss outside the graphs, say, takes more than was estimated
+            taken = plan.taken(passes_of(round), self.planner.profile, self._scripts[order])
+            if taken is not None and not self.options.is_relative:  # a percentage comes to more once the loss is known
+                self._tell("beside", script_unknown(plan.plan, taken))
 
     def _learn(self, passes: Sequence[Pass], events: Sequence[Event]) -> None:
         """Plan a round whose order is new, for the next one like it, if that will be foreseen."""
