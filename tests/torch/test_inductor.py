@@ -19,7 +19,8 @@ import checkmate
 import checkmate.torch
 from checkmate.errors import UnknownMethod
 from checkmate.planning import OpCost
-from checkmate.torch import step_plan
+from checkmate.planning.roofline import Rates
+from checkmate.torch import planner, step_plan
 from checkmate.torch.inductor import inner, internals
 from checkmate.torch.inductor.dry_run import dry_run
 from checkmate.torch.nodes import Computation
@@ -187,6 +188,21 @@ def test_what_is_returned_is_as_it_was_before_an_input_was_written() -> None:
     x = torch.zeros(4)
     assert compiled(x).tolist() == [1.0, 0.0, 0.0, 0.0]
     assert x.tolist() == [1.0, 2.0, 0.0, 0.0]
+
+
+def test_what_the_device_reaches_is_measured_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+
+    def rates(device: torch.device, dtype: torch.dtype, limit: int) -> Rates:
+        limits.append(limit)
+        return Rates(2e11, 1e11, 1e-6)
+
+    monkeypatch.setattr(planner, "rates_of", rates)
+    model, x = made(depth=1)
+    checkmate.torch.compile(model, 16 << 20, **INNER)(x).backward()
+    own = x.nbytes + sum(parameter.nbytes for parameter in model.parameters())
+    assert limits
+    assert all(0 < limit <= (16 << 20) - own for limit in limits)
 
 
 def test_a_backward_pass_can_run_twice() -> None:

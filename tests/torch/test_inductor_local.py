@@ -16,7 +16,6 @@ from torch import Tensor, fx, nn
 from checkmate.planning import FREE, OpCost
 from checkmate.planning.roofline import Rates
 from checkmate.torch.capture import Captured, read_joint_graph
-from checkmate.torch.inductor import kinds
 from checkmate.torch.inductor.inner import Inductor
 from checkmate.torch.inductor.internals import decompositions, joint_passes
 from checkmate.torch.inductor.kinds import Work
@@ -32,10 +31,9 @@ pytestmark = pytest.mark.filterwarnings(
 WIDE = 4 * 64 * 4096
 
 
-@pytest.fixture(autouse=True)
-def _same_rates_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def same_rates(device: torch.device) -> Rates:
     """What pays depends on the machine, and on what else it does."""
-    monkeypatch.setattr(kinds, "rates_of", lambda device, dtype: Rates(2e11, 1e11, 1e-6))
+    return Rates(2e11, 1e11, 1e-6)
 
 
 def free(nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:
@@ -72,7 +70,7 @@ def joint_graph(step: Callable[..., Any], *inputs: Tensor) -> Traced:
 
 def read(traced: Traced, improve: bool = True) -> Captured:
     with nullcontext() if improve else patch("checkmate.torch.capture._JointReader.improve", lambda reader: False):
-        return read_joint_graph(traced.joint, traced.outputs, free, inner=Inductor(free))
+        return read_joint_graph(traced.joint, traced.outputs, free, inner=Inductor(free, same_rates))
 
 
 def results(module: fx.GraphModule) -> list[Any]:

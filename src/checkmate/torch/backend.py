@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from ..errors import CheckmateError
+from ..planning.roofline import Rates
 from .coverage import Coverage, caller, check_inputs
 from .group import Group
 from .held import note_parameters
@@ -91,12 +92,16 @@ class Session:
     def add(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Part:
         """Trace a graph."""
         model = self.module() if self.module is not None else None
-        part = Part(self, module, inputs, self.group.given.get("inner", "eager"), model)
+        part = Part(self, module, inputs, self.rates_of, self.group.given.get("inner", "eager"), model)
         self.parts.append(part)
         self.group.parts.append(part)
         if not part.trains:
             self.no_gradients[part] = InferenceGraph(part, self.group)
         return part
+
+    def rates_of(self, device: torch.device) -> Rates:
+        """What a device reaches, measured within the budget."""
+        return self.group.planner.rates_of(device)
 
     # --- the runner of its parts ---
 

@@ -29,7 +29,6 @@ from .batch_norm import is_batch_norm, restore_kernels, write_statistics, writes
 from .caching_allocator import block_of, bytes_taken, in_blocks
 from .in_place import find_reuses, writable_inputs
 from .inductor.inner import Inductor
-from .inductor.local import ComputeWhereRead
 from .internals import frees_gradients, is_tangent
 from .layers import Layers, Names
 from .measure import main_device, same_device
@@ -313,7 +312,7 @@ class _JointReader:
             return False
         graph, _ = self._graph(self.sizes.hints, dict.fromkeys(self.module.graph.nodes, FREE), script=False)
         groups, number = self.inner.groups(graph, self._nodes, self._returned), self.sizes.at(self.sizes.hints)
-        return ComputeWhereRead(self.module, groups, self._nodes, self._returned, self.overwritten, number).run()
+        return self.inner.improve(self.module, groups, self._nodes, self._returned, self.overwritten, number)
 
     # --- nodes, one by one ---
 

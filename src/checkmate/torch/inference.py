@@ -55,7 +55,7 @@ class InferenceGraph:
             return self._as_it_is(sizes)
         with preserved_random_state([device]):
             profile = self.group.planner.profile
-            inner = Inductor(profile) if self.part.inductor else None
+            inner = Inductor(profile, self.group.planner.rates_of) if self.part.inductor else None
             part = self.part
             captured = read_joint_graph(part.module, part.num_outputs, profile, inner=inner, names=part.names).at(sizes)
             plan = make_plan(part_graph(captured).graph, options, Allowance(budget, reserved), Plan, device=device)

@@ -19,6 +19,7 @@ from ..errors import CheckmateError
 from .capture import Captured, Profiler, read_joint_graph
 from .inductor.inner import Inductor
 from .inductor.internals import decompositions, joint_passes, write_out_layouts
+from .inductor.kinds import RatesOf
 from .internals import Boxed, effect_tokens, is_tangent, keeps_graph, mark_boxed, saved_tensor_hooks, trace_and_compile
 from .layers import names_of
 from .nested_regions import with_regions_in_place
@@ -170,12 +171,13 @@ class Part:
         runner: Runner,
         module: fx.GraphModule,
         inputs: Sequence[Any],
+        rates_of: RatesOf,
         inner: str = "eager",
         model: torch.nn.Module | None = None,
     ):
         self.runner = runner
         self.names, self.model = names_of(model), None if model is None else weakref.ref(model)
-        self.inner = inner
+        self.inner, self._rates_of = inner, rates_of
         reason = getattr(module, "compile_subgraph_reason", None)
         self.more_follows = bool(getattr(reason, "graph_break", False))
         self.trains = self.called = False
@@ -209,7 +211,7 @@ class Part:
         with self._lock:
             if self._captured is None:
                 assert self._module is not None
-                inner = Inductor(profile) if self.inductor else None
+                inner = Inductor(profile, self._rates_of) if self.inductor else None
                 self._captured = read_joint_graph(self._module, self.num_outputs, profile, inner=inner, names=self.names)
                 placeholders = [node for node in self._module.graph.find_nodes(op="placeholder") if not is_tangent(node)]
                 self._positions = [placeholders.index(entry.nodes[0]) for entry in self._captured.inputs]

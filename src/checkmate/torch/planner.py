@@ -18,6 +18,7 @@ from ..errors import InfeasibleBudget
 from ..graph import Graph
 from ..planning import Allowance, Margins, OpCost, note_excess
 from ..planning.parts import Event
+from ..planning.roofline import Rates
 from ..solvers.smallest_budget import proven_minimum
 from ..units import format_bytes, parse_bytes
 from .caching_allocator import by_chance
@@ -28,7 +29,7 @@ from .measure import main_device, same_device, storages_of
 from .options import Options, read_options
 from .part import Part
 from .plan import allocated_bytes, automatic_budget, set_up
-from .profile import profile_nodes
+from .profile import profile_nodes, rates_of
 from .random import preserved_random_state
 from .rounds import Order, Run, largest
 from .safe_plan import safe_halves
@@ -256,14 +257,21 @@ class Planner:
         return self._automatic[device]
 
     def profile(self, nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:
-        """Costs of ops; none is run that needs more than the budget by itself, unless that is a percentage of what is yet to be found."""
+        """Costs of ops; none is run that needs more than what the budget leaves."""
+        return profile_nodes(nodes, self.options.cost_model, number=number, limit=self._limit())
+
+    def rates_of(self, device: torch.device) -> Rates:
+        """What a device reaches with float32, found out with what the budget leaves."""
+        return rates_of(device, torch.float32, self._limit())
+
+    def _limit(self) -> int | None:
+        """Bytes that the budget leaves beside what lives; None if it is a percentage of what is yet to be found."""
         total = None
         if self.options.is_absolute:
             total = parse_bytes(self.options.budget)
         elif not self.options.is_relative and self._device is not None:
             total = self.automatic(self._device)
-        limit = None if total is None else max(1, total - self._live)
-        return profile_nodes(nodes, self.options.cost_model, number=number, limit=limit)
+        return None if total is None else max(1, total - self._live)
 
 
 def _with_total(allow: Callable[[Graph], Allowance], total: int, graph: Graph) -> Allowance:

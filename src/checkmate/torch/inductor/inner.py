@@ -23,18 +23,19 @@ from ..nodes import GROUP, Computation, reached_from, tensors_of
 from ..sizes import Concrete, Number, hint, storage_key
 from .dry_run import Profiler, dry_run
 from .internals import Lowered, leave_layouts_to_inductor, lower, sized_mode
-from .kinds import fused, is_scatter, kind_of
+from .kinds import RatesOf, fused, is_scatter, kind_of
+from .local import ComputeWhereRead
 
 
 class Inductor:
     """How parts are planned and run where their passes are compiled by Inductor.
 
     Args:
-        profile: measures calls of libraries.
+        profile: measures calls of libraries. rates_of: a device, for float32.
     """
 
-    def __init__(self, profile: Profiler):
-        self.profile = profile
+    def __init__(self, profile: Profiler, rates_of: RatesOf):
+        self.profile, self.rates_of = profile, rates_of
 
     def costs(self, nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:
         """Of library calls; what a kernel costs is a matter of its group."""
@@ -43,7 +44,7 @@ class Inductor:
 
     def fused(self, graph: Graph, nodes: Sequence[fx.Node | None], needed: Collection[int], number: Number) -> Fusion:
         """The graph of the groups that run as one kernel each; see `kinds.fused`. Nodes are told their groups."""
-        found = fused(graph, nodes, needed, number)
+        found = fused(graph, nodes, needed, number, self.rates_of)
         for node, group in zip(nodes, found.group_of, strict=True):
             if node is not None:
                 node.meta[GROUP] = group
@@ -52,6 +53,18 @@ class Inductor:
     def groups(self, graph: Graph, nodes: Sequence[fx.Node | None], needed: Collection[int]) -> Fusion:
         """The same without costs."""
         return fuse(graph, [kind_of(node) for node in nodes], needed, lambda group, inside: FREE)
+
+    def improve(
+        self,
+        module: fx.GraphModule,
+        groups: Fusion,
+        nodes: Sequence[fx.Node | None],
+        returned: Collection[int],
+        overwritten: Collection[int],
+        number: Number,
+    ) -> bool:
+        """Change a joint graph to one that takes less time; whether anything was changed. See `local.ComputeWhereRead`."""
+        return ComputeWhereRead(module, groups, nodes, returned, overwritten, number, self.rates_of).run()
 
     def writable(self, node: fx.Node) -> list[fx.Node]:
         """The inputs in which an op may write its output."""

@@ -6,8 +6,9 @@ group reads and makes, without what stays inside. A call of a library costs what
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import fx
@@ -17,7 +18,6 @@ from ...planning import OpCost
 from ...planning.fusion import Fusion, Kind, fuse
 from ...planning.roofline import Rates, roofline_seconds
 from ..nodes import has_side_effects, is_random, tensors_of
-from ..profile import rates_of
 from ..sizes import Concrete, Number, elements, storage_key
 from .internals import can_be_added_to, is_library_call
 
@@ -63,6 +63,8 @@ _REDUCTIONS = {
     "aten.prod.default",
     "prims.prepare_softmax_online.default",
 }
+#: What a device reaches with float32.
+RatesOf: TypeAlias = Callable[[torch.device], Rates]
 #: Computes what it is given in the places of its result: nothing of that is in memory besides.
 _CONCATENATION = "aten.cat.default"
 #: The same in a copy of the first input. Those that add up are left to a library on CPUs, where several threads could add at a time.
@@ -108,12 +110,12 @@ def _by_library(node: fx.Node) -> bool:
     return masks or on_cpu or torch.are_deterministic_algorithms_enabled() or not can_be_added_to(made.dtype)
 
 
-def fused(graph: Graph, nodes: Sequence[fx.Node | None], needed: Collection[int], number: Number) -> Fusion:
+def fused(graph: Graph, nodes: Sequence[fx.Node | None], needed: Collection[int], number: Number, rates_of: RatesOf) -> Fusion:
     """The graph of the groups that Inductor is expected to run as one kernel each.
 
     Args:
         nodes: of the ops. needed: values that are read by more than ops.
-        number: what symbolic sizes are.
+        number: what symbolic sizes are. rates_of: of a device, for float32.
     """
     kinds = [kind_of(node) for node in nodes]
 
@@ -121,25 +123,25 @@ def fused(graph: Graph, nodes: Sequence[fx.Node | None], needed: Collection[int]
         if kinds[group[-1]] is Kind.CALL:
             op = graph.ops[group[-1]]
             return OpCost(op.cost, op.workspace)
-        return _kernel_cost([node for op in group if (node := nodes[op]) is not None], number, inside)
+        return _kernel_cost([node for op in group if (node := nodes[op]) is not None], number, inside, rates_of)
 
     return fuse(graph, kinds, needed, cost)
 
 
-def _kernel_cost(group: Sequence[fx.Node], number: Number, within: bool) -> OpCost:
+def _kernel_cost(group: Sequence[fx.Node], number: Number, within: bool, rates_of: RatesOf) -> OpCost:
     """Of ops that run as one kernel.
 
     Args:
         within: of another one, if they run once more: then their arithmetic is all that they add.
     """
-    work, rates = Work.of(group, number), kernel_rates(group[-1])
+    work, rates = Work.of(group, number), kernel_rates(group[-1], rates_of)
     moved = work.made + sum(work.read.values())
     return OpCost(work.flops / rates.flops_per_second if within else roofline_seconds(work.flops, moved, rates), 0)
 
 
-def kernel_rates(node: fx.Node) -> Rates:
+def kernel_rates(node: fx.Node, rates_of: RatesOf) -> Rates:
     """Of the device that runs a kernel; whatever the types of what it reads, it computes in float32."""
-    return rates_of(tensors_of(node)[0].device, torch.float32)
+    return rates_of(tensors_of(node)[0].device)
 
 
 @dataclass(frozen=True)

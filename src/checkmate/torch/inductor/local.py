@@ -24,7 +24,7 @@ from ...graph import Op
 from ...planning.fusion import Fusion, Kind
 from ..nodes import tensors_of
 from ..sizes import Number, storage_key
-from .kinds import Work, is_heavy, is_reduction, kernel_rates, kind_of
+from .kinds import RatesOf, Work, is_heavy, is_reduction, kernel_rates, kind_of
 
 #: The part of a value that may have to be kept in its place: statistics that it was normalized with, and the like.
 _SMALL = 16
@@ -62,9 +62,10 @@ class ComputeWhereRead:
         returned: Collection[int],
         overwritten: Collection[int],
         number: Number,
+        rates_of: RatesOf,
     ):
         self._module, self._fusion, self._all, self._graph = module, fusion, nodes, fusion.single
-        self._returned, self._overwritten, self._number = returned, overwritten, number
+        self._returned, self._overwritten, self._number, self._rates_of = returned, overwritten, number, rates_of
         self._kinds = [kind_of(node) for node in nodes]
         self._readers: list[list[int]] = [[] for _ in self._graph.values]
         for place, op in enumerate(self._graph.ops):
@@ -105,7 +106,7 @@ class ComputeWhereRead:
         kernels = self._kernels(group, {reader: ops for reader, ops in late.items() if self._is_kernel(reader)})
         if len(kernels) == len(late):  # none needs it in memory: it will not be kept
             written = not all(self._is_kernel(reader) for reader in readers)
-            saved = 0.0 if written else size / kernel_rates(self._last(group)).bytes_per_second
+            saved = 0.0 if written else size / kernel_rates(self._last(group), self._rates_of).bytes_per_second
             if sum(kernel.seconds for kernel in kernels) < saved and self._kept_instead(group) <= size + size // _SMALL:
                 self._copy(group, kernels)
                 return True
@@ -153,7 +154,7 @@ class ComputeWhereRead:
         return self._work(group).read.keys().isdisjoint(self._overwritten)
 
     def _kernels(self, group: int, readers: dict[int, list[int]]) -> list[_Kernel]:
-        own, rates = self._work(group), kernel_rates(self._last(group))
+        own, rates = self._work(group), kernel_rates(self._last(group), self._rates_of)
         (made,) = tensors_of(self._last(group))
         found = []
         for reader, ops in readers.items():
