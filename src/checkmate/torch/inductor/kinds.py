@@ -21,6 +21,9 @@ from ..nodes import has_side_effects, is_random, tensors_of
 from ..sizes import Concrete, Number, elements, storage_key
 from .internals import can_be_added_to, is_library_call
 
+#: What a device reaches with float32.
+RatesOf: TypeAlias = Callable[[torch.device], Rates]
+
 #: Read from other places than that of the element: they move what they make, however large the table is.
 _LOOKUPS = {"aten.gather.default", "aten.index.Tensor", "aten.embedding.default", "prims.inductor_lookup_seed.default"}
 #: Elementwise for Inductor, though not tagged so.
@@ -63,8 +66,6 @@ _REDUCTIONS = {
     "aten.prod.default",
     "prims.prepare_softmax_online.default",
 }
-#: What a device reaches with float32.
-RatesOf: TypeAlias = Callable[[torch.device], Rates]
 #: Computes what it is given in the places of its result: nothing of that is in memory besides.
 _CONCATENATION = "aten.cat.default"
 #: The same in a copy of the first input. Those that add up are left to a library on CPUs, where several threads could add at a time.
