@@ -17,7 +17,9 @@ from checkmate.graph import Graph
 from checkmate.planning import plan_cache
 from checkmate.schedule import Schedule
 from checkmate.solvers.smallest_budget import least_peak_found, schedule_of
+from checkmate.torch.backend import sessions_of
 from checkmate.torch.options import read_options
+from checkmate.torch.script_memory import Script
 from fake_search import Child, without_processes
 from torch_models import identical, state
 
@@ -96,6 +98,32 @@ def test_results_are_those_of_plain_training_whichever_plan_runs(children: type[
     children.begun[0].runs = False
     assert identical(train(model, 3), train(plain, 3))
     assert checkmate.torch.plans(model)[0].final
+
+
+def test_what_the_script_was_seen_to_take_counts_for_what_the_search_finds(children: type[Child]) -> None:
+    """The first schedule has room for that; the better one, whose search began before, has not."""
+    model = planned()
+    step(model)
+    (session,) = sessions_of(model.parameters())
+    group = session.group
+    (first,) = group.plans
+
+    def taken(plan: Any) -> int:
+        return plan.taken(plan.passes, group.planner.profile, group._scripts[plan.order]) or 0
+
+    loss = 0
+    while taken(first) <= first.plan.budget:
+        loss += 8192
+        group._scripts[first.order] = Script(gaps={0: loss})
+    group._scripts[first.order] = Script(gaps={0: 3 * loss // 4})  # near the most, searches take long
+    for _ in range(2):
+        children.begun[-1].runs = False
+        for _ in range(2):
+            step(model)
+    (better,) = group.plans
+    assert better.plan.final
+    assert better.plan.schedule.cost < first.plan.schedule.cost
+    assert taken(better) <= better.plan.budget
 
 
 def test_a_schedule_that_is_no_better_proves_the_first_one(children: type[Child]) -> None:

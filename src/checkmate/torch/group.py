@@ -369,6 +369,9 @@ class Group:
             return plan
         if found is None:
             return plan
+        if not found.accepts(found.passes, self.planner.profile, self._script(plan.order)):
+            plan.outdated = True  # the search began before it was known what the script takes
+            return self._renewed(plan, outside)
         if not found.covers(outside):
             self.plans.append(found)
             return plan
