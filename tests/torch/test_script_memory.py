@@ -111,7 +111,7 @@ def test_what_a_pass_releases_of_what_it_was_given_is_room_for_what_it_makes() -
     assert SIZE <= most <= SIZE + 1000
 
 
-TOLD = "first step took up to .* what the script computes with the outputs"
+TOLD = "a step took up to .* what the script computes with the outputs"
 
 
 def test_a_loss_outside_of_the_model_is_under_the_budget_once_it_was_seen() -> None:
@@ -138,6 +138,29 @@ def test_a_loss_outside_of_the_model_is_under_the_budget_once_it_was_seen() -> N
     with checkmate.torch.measure() as planned:
         step()
     assert own + planned.peak - planned.base <= budget
+
+
+def test_a_loss_outside_of_the_model_is_looked_at_again_where_inputs_are_larger() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(192, 192), nn.ReLU())))
+
+    def step(rows: int) -> None:
+        model(torch.ones(rows, 192)).square().mean().backward()
+        model.zero_grad()
+
+    with checkmate.torch.measure() as plain:
+        step(1024)
+    own = sum(parameter.nbytes for parameter in model.parameters())
+    budget = own + (plain.peak - plain.base) * 9 // 10
+    checkmate.torch.compile(model, budget=budget, dynamic=True, cost_model="flops")
+    step(128)
+    step(128)
+    with pytest.warns(BudgetWarning, match=TOLD):
+        step(1024)
+    for rows in (1024, 128, 1024):
+        with checkmate.torch.measure() as planned:
+            step(rows)
+        assert own + planned.peak - planned.base <= budget
 
 
 def test_what_a_loss_holds_while_the_backward_pass_runs_is_under_the_budget() -> None:

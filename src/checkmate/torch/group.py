@@ -74,6 +74,7 @@ class Group:
         self._hopeless: set[Order] = set()  # no plan was found
         self._safe: dict[tuple[Part, Bindings], Halves] = {}
         self._scripts: dict[Order, Script] = {}
+        self._scripts_at: dict[Order, list[Bindings]] = {}  # sizes of the first passes of the rounds that showed them
         self._twice: set[Order] = set()  # backward passes ran more than once
         self._unlent: set[Order] = set()  # what parts returned is not computed again
         self._recorded = 0
@@ -223,6 +224,7 @@ class Group:
         self._orders.note(order, round.planned_for not in (None, order) and self._may_have_passed(round))
         if round.script is not None:
             self._scripts[order] = round.script.seen.joined(self._scripts.get(order, NOTHING))
+            self._scripts_at.setdefault(order, []).append(round.runs[0].sizes)
         if round.twice:
             self._twice.add(order)
         plan = round.plan
@@ -251,7 +253,8 @@ class Group:
         elif unforeseen:
             plan.outdated = True
         elif round.script is not None and not plan.accepts(passes_of(round), self.planner.profile, self._scripts[order]):
-            plan.outdated = True  # a loss outside the graphs, say, takes more than was estimated
+            plan.outdated = plan.follows(round)  # else there will be another one for these sizes
+            # A loss outside the graphs, say, takes more than was estimated.
             taken = plan.taken(passes_of(round), self.planner.profile, self._scripts[order])
             if taken is not None and not self.options.is_relative:  # a percentage comes to more once the loss is known
                 self._tell("beside", script_unknown(plan.plan, taken))
@@ -299,7 +302,7 @@ class Group:
             if (
                 captured.device.type == "cpu"
                 and self._recorded < _RECORDED
-                and (round.plan is None or round.plan.order not in self._scripts)
+                and (round.plan is None or not self._script_is_known(round.plan.order, captured, run.sizes))
             ):
                 self._recorded += 1
                 round.script = ScriptMemory(partial(self._counted, round))
@@ -412,8 +415,9 @@ class Group:
 
     def _fitting(self, passes: Sequence[Pass], events: Sequence[Event]) -> StepPlan | None:
         """A plan of this order that keeps to the budget at these sizes too; it takes them in."""
-        order = order_of(passes, events)
-        return next((plan for plan in self.plans if plan.order == order and plan.accepts(passes, self.planner.profile)), None)
+        order, profile = order_of(passes, events), self.planner.profile
+        script = self._script(order)
+        return next((plan for plan in self.plans if plan.order == order and plan.accepts(passes, profile, script)), None)
 
     def _renewed(self, plan: StepPlan, outside: int) -> StepPlan:
         """A plan in place of one that took too much, or next to one made when training held less; if there is none, the old one."""
@@ -473,6 +477,10 @@ class Group:
     def _script(self, order: Order) -> Script:
         """What is known of the script's own memory in rounds of this order."""
         return self._scripts.get(order, NOTHING)
+
+    def _script_is_known(self, order: Order, captured: Captured, sizes: Bindings) -> bool:
+        """It was seen in a round whose first pass was at these sizes, or larger ones."""
+        return any(captured.covers(sizes, by=seen) for seen in self._scripts_at.get(order, ()))
 
     def _tell(self, what: str, message: str) -> None:
         if what not in self.warned:

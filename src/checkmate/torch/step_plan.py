@@ -225,15 +225,14 @@ class StepPlan:
         return StepPlan(found, *own)
 
     def accepts(self, passes: Sequence[Pass], profile: Profiler, script: Script | None = None) -> bool:
-        """The schedule keeps to the budget at the sizes of these passes too; they are covered from now on.
+        """The schedule keeps to the budget at the sizes of these passes too; they are covered from now on, or not any more.
 
         Args:
             script: what is known of it now.
         """
         taken = self.taken(passes, profile, self._script if script is None else script)
         fits = taken is not None and taken <= self.plan.budget
-        if fits:
-            self._sizes.add(tuple(one.sizes for one in passes))
+        (self._sizes.add if fits else self._sizes.discard)(tuple(one.sizes for one in passes))
         return fits
 
     def taken(self, passes: Sequence[Pass], profile: Profiler, script: Script) -> int | None:
