@@ -75,6 +75,7 @@ class Group:
         self._safe: dict[tuple[Part, Bindings], Halves] = {}
         self._scripts: dict[Order, Script] = {}
         self._scripts_at: dict[Order, list[Bindings]] = {}  # sizes of the first passes of the rounds that showed them
+        self._scripts_cover: set[tuple[Order, Bindings]] = set()  # sizes that are no larger
         self._twice: set[Order] = set()  # backward passes ran more than once
         self._unlent: set[Order] = set()  # what parts returned is not computed again
         self._recorded = 0
@@ -480,7 +481,10 @@ class Group:
 
     def _script_is_known(self, order: Order, captured: Captured, sizes: Bindings) -> bool:
         """It was seen in a round whose first pass was at these sizes, or larger ones."""
-        return any(captured.covers(sizes, by=seen) for seen in self._scripts_at.get(order, ()))
+        key = order, sizes
+        if key not in self._scripts_cover and any(captured.covers(sizes, by=seen) for seen in self._scripts_at.get(order, ())):
+            self._scripts_cover.add(key)
+        return key in self._scripts_cover
 
     def _tell(self, what: str, message: str) -> None:
         if what not in self.warned:
