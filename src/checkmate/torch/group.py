@@ -254,9 +254,8 @@ class Group:
         elif unforeseen:
             plan.outdated = True
         elif round.script is not None and not plan.accepts(passes_of(round), self.planner.profile, self._scripts[order]):
-            plan.outdated = plan.follows(round)  # else there will be another one for these sizes
-            # A loss outside the graphs, say, takes more than was estimated.
-            taken = plan.taken(passes_of(round), self.planner.profile, self._scripts[order])
+            plan.outdated, plan.wanted = True, passes_of(round)  # a loss outside the graphs, say, takes more than was estimated
+            taken = plan.taken(plan.wanted, self.planner.profile, self._scripts[order])
             if taken is not None and not self.options.is_relative:  # a percentage comes to more once the loss is known
                 self._tell("beside", script_unknown(plan.plan, taken))
 
@@ -428,7 +427,7 @@ class Group:
                 return plan
             self._growths[plan.order] = growths + 1
         try:
-            return self._make(plan.passes, plan.events, outside, plan if plan.outdated else None, grown=not plan.outdated)
+            return self._make(plan.wanted, plan.events, outside, plan if plan.outdated else None, grown=not plan.outdated)
         except InfeasibleBudget:
             excess = plan.plan.modelled_peak + max(0, outside - plan.plan.outside)
             with_script = plan.taken(plan.passes, self.planner.profile, self._script(plan.order)) or 0

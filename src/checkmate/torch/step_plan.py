@@ -83,7 +83,7 @@ class StepPlan:
         plan: what users see. order, passes, events: what it was made for.
         halves: for each pass of the round. stages: in their place, where passes compute again what other parts have returned.
         watch: measures the first round.
-        outdated: it took more than its budget, and is to be made again. captured: the parts at its sizes.
+        outdated: it took more than its budget, and is to be made again, for the passes `wanted`. captured: the parts at its sizes.
         last_used: number of the last round that began under it, among those of its group.
         limit: bytes that the round may take, as its parts run it.
         apart_above: the programs of its passes are to take what is planned, and join no computations during which a round takes more
@@ -110,7 +110,7 @@ class StepPlan:
         self.passes = list(passes)
         self.events = list(events)
         self.order = order_of(passes, events)
-        self.outdated = False
+        self.outdated, self.wanted = False, self.passes
         self.last_used = 0
         self.captured = list(captured)
         self._joined = joined
@@ -225,14 +225,15 @@ class StepPlan:
         return StepPlan(found, *own)
 
     def accepts(self, passes: Sequence[Pass], profile: Profiler, script: Script | None = None) -> bool:
-        """The schedule keeps to the budget at the sizes of these passes too; they are covered from now on, or not any more.
+        """The schedule keeps to the budget at the sizes of these passes too; they are covered from now on.
 
         Args:
             script: what is known of it now.
         """
         taken = self.taken(passes, profile, self._script if script is None else script)
         fits = taken is not None and taken <= self.plan.budget
-        (self._sizes.add if fits else self._sizes.discard)(tuple(one.sizes for one in passes))
+        if fits:
+            self._sizes.add(tuple(one.sizes for one in passes))
         return fits
 
     def taken(self, passes: Sequence[Pass], profile: Profiler, script: Script) -> int | None:
