@@ -119,10 +119,11 @@ def in_twice(model: nn.Module, x: Tensor) -> Tensor:
     return model(x).square().mean() + model(2 * x).square().mean()
 
 
-@pytest.mark.parametrize("more", [[], [nn.Dropout(0.3), nn.BatchNorm1d(32), Block(32)]], ids=["plain", "random"])
-def test_a_model_that_is_called_twice_keeps_to_the_budget_from_the_first_step_on(more: list[nn.Module]) -> None:
+@pytest.mark.parametrize("more", [False, True], ids=["plain", "random"])
+def test_a_model_that_is_called_twice_keeps_to_the_budget_from_the_first_step_on(more: bool) -> None:
     torch.manual_seed(0)
-    base, x = nn.Sequential(Block(32), *copy.deepcopy(more)), torch.randn(2048, 32)
+    layers = [nn.Dropout(0.3), nn.BatchNorm1d(32), Block(32)] if more else []
+    base, x = nn.Sequential(Block(32), *layers), torch.randn(2048, 32)
 
     def step(model: nn.Module) -> None:
         in_twice(model, x).backward()
