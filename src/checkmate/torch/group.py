@@ -430,7 +430,7 @@ class Group:
             return self._make(plan.wanted, plan.events, outside, plan if plan.outdated else None, grown=not plan.outdated)
         except InfeasibleBudget:
             excess = plan.plan.modelled_peak + max(0, outside - plan.plan.outside)
-            with_script = plan.taken(plan.passes, self.planner.profile, self._script(plan.order)) or 0
+            with_script = plan.taken(plan.wanted, self.planner.profile, self._script(plan.order)) or 0
             self._tell("no room", no_room(plan.plan, max(plan.plan.measured_peak or 0, excess, with_script)))
             plan.outdated = False
             plan.watch.stop()
