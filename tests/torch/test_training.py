@@ -35,7 +35,7 @@ def budget_at(graph: checkmate.Graph, level: float) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.filterwarnings("ignore:a step took up to")
+@pytest.mark.filterwarnings("ignore:a step took up to")  # by the loss of the U-Net, outside of it
 def test_training_is_identical_and_within_the_budget(name: str) -> None:
     which = case(name)
     plain = twin(which.model)

@@ -34,6 +34,7 @@ from .layers import Layers, Names
 from .measure import main_device, same_device
 from .nodes import (
     OpNode,
+    arguments_of,
     checkpoint_of,
     depends_on_tangents,
     has_side_effects,
@@ -233,7 +234,7 @@ class _JointReader:
         self.block = block_of(self.device) if block is None else block
         placeholders = module.graph.find_nodes(op="placeholder")
         self.tangents = [node for node in placeholders if is_tangent(node)]
-        self.given = [node for node in placeholders if not is_tangent(node)]
+        self.given = arguments_of(module)
         self.sizes = Sizes([node.meta.get("val") for node in self.given])
         self.scalars = Scalars(module, self.sizes)
         self.fixed: dict[int, torch.Tensor] = {}  # storages that live all the time

@@ -14,8 +14,8 @@ from typing import Any
 from .batch_norm import is_batch_norm
 from .capture import RNG_STATE_BYTES, Captured
 from .halves import Halves, unready
-from .internals import Boxed, is_tangent
-from .nodes import depends_on_tangents, has_side_effects, is_clone, is_random, reached_from
+from .internals import Boxed
+from .nodes import arguments_of, depends_on_tangents, has_side_effects, is_clone, is_random, reached_from
 from .part import Ticket, versions
 from .random import States, drawing_from, random_states
 from .sizes import Bindings
@@ -111,8 +111,5 @@ def _draws(captured: Captured) -> bool:
 
 def _written(captured: Captured) -> frozenset[int]:
     """Places of arguments that the forward pass overwrites."""
-    places = {
-        node: place
-        for place, node in enumerate(n for n in captured.module.graph.find_nodes(op="placeholder") if not is_tangent(n))
-    }
+    places = {node: place for place, node in enumerate(arguments_of(captured.module))}
     return frozenset(places[node] for entry in captured.inputs if entry.overwritten for node in entry.nodes)

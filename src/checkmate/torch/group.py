@@ -253,9 +253,11 @@ class Group:
             plan.outdated = True
         elif unforeseen:
             plan.outdated = True
-        elif round.script is not None and not plan.accepts(passes_of(round), self.planner.profile, self._scripts[order]):
-            plan.outdated, plan.wanted = True, passes_of(round)  # a loss outside the graphs, say, takes more than was estimated
-            taken = plan.taken(plan.wanted, self.planner.profile, self._scripts[order])
+        elif round.script is not None and not plan.accepts(
+            passes := passes_of(round), self.planner.profile, self._scripts[order]
+        ):
+            plan.outdated, plan.wanted = True, passes  # a loss outside the graphs, say, takes more than was estimated
+            taken = plan.taken(passes, self.planner.profile, self._scripts[order])
             if taken is not None and not self.options.is_relative:  # a percentage comes to more once the loss is known
                 self._tell("beside", script_unknown(plan.plan, taken))
 
@@ -334,10 +336,9 @@ class Group:
 
     def _let_go(self, run: Run, round: Round[StepPlan]) -> None:
         """What the first run of a round has saved, as if it were all, would leave others no room: it is computed again."""
-        called = run.called
-        if called is not None and run.let_go():
+        called = run.let_go()
+        if called is not None:
             run.halves = called.halves(self._safe_halves(run.part.captured(self.planner.profile), run, round).at(run.sizes))
-            run.called = None
 
     def _plan_for(self, round: Round[StepPlan], run: Run, device: torch.device) -> StepPlan | None:
         """The plan for a round that begins with this run; None if nothing is known of what follows."""

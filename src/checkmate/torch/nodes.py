@@ -162,6 +162,11 @@ def unpin_overwritten(module: fx.GraphModule, overwritten: Sequence[fx.Node]) ->
                     )
 
 
+def arguments_of(module: fx.GraphModule) -> list[fx.Node]:
+    """Placeholders of what the forward pass is called with, in their order."""
+    return [node for node in module.graph.find_nodes(op="placeholder") if not is_tangent(node)]
+
+
 def depends_on_tangents(module: fx.GraphModule) -> set[fx.Node]:
     return reached_from(filter(is_tangent, module.graph.nodes))
 

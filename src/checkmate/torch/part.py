@@ -23,6 +23,7 @@ from .inductor.kinds import RatesOf
 from .internals import Boxed, effect_tokens, is_tangent, keeps_graph, mark_boxed, saved_tensor_hooks, trace_and_compile
 from .layers import names_of
 from .nested_regions import with_regions_in_place
+from .nodes import arguments_of
 from .outputs import flat_outputs
 from .random import preserved_random_state
 from .undefined_gradients import Inputs, may_go_without, without_undefined, zeros_of
@@ -213,7 +214,7 @@ class Part:
                 assert self._module is not None
                 inner = Inductor(profile, self._rates_of) if self.inductor else None
                 self._captured = read_joint_graph(self._module, self.num_outputs, profile, inner=inner, names=self.names)
-                placeholders = [node for node in self._module.graph.find_nodes(op="placeholder") if not is_tangent(node)]
+                placeholders = arguments_of(self._module)
                 self._positions = [placeholders.index(entry.nodes[0]) for entry in self._captured.inputs]
             return self._captured
 
@@ -287,7 +288,7 @@ def skeletons(joint: fx.GraphModule, num_outputs: int) -> tuple[fx.GraphModule, 
     ticket = tensor.new_empty((1,), dtype=torch.int64, device="cpu")
     outputs = flat_outputs(joint)
     placeholders = joint.graph.find_nodes(op="placeholder")
-    forward = _Skeleton([node for node in placeholders if not is_tangent(node)])
+    forward = _Skeleton(arguments_of(joint))
     returned = [forward.copy(node) for node in outputs[:num_outputs]]
     forward.graph.output((*returned, forward.stand_in(ticket)))
     backward = _Skeleton([])

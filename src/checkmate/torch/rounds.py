@@ -109,10 +109,11 @@ class Run:
         if ticket is not None:
             ticket.add(left)
 
-    def let_go(self) -> bool:
-        """Save nothing but what it was called with. False if that is not known, or no backward pass may come."""
-        called, ticket = self.called, None if self._ticket is None else self._ticket()
-        return called is not None and ticket is not None and self.waiting and called.exchange(ticket)
+    def let_go(self) -> Called | None:
+        """Save nothing but what it was called with, which is returned; None if that is not known, or no backward pass may come."""
+        called, self.called = self.called, None
+        ticket = None if self._ticket is None else self._ticket()
+        return called if called is not None and ticket is not None and not self.done and called.exchange(ticket) else None
 
     @property
     def saved(self) -> list[torch.Tensor]:
