@@ -2,8 +2,9 @@
 
 Every way trains in a process of its own (the ways are in `torch_peers_worker.py`). A peer is measured first; ours then gets the peer's own
 measured peak as its budget, and runs Inductor's kernels beside a peer that does. Steps of plain training, the peer and ours take turns,
-so that what else the machine does falls on all of them; a ratio is the median over the rounds. On a GPU, whose memory they would share,
-they run one after the other. After the peers come budgets that are shares of plain training's peak, and the least that there is.
+so that what else the machine does falls on all of them; a ratio is the median over the rounds. The same program in two processes can differ
+by some percent, for as long as they live: with `--processes 3` the peer and ours have three each, and their mean counts. On a GPU, whose
+memory they would share, they run one after the other. After the peers come budgets that are shares of plain training's peak, and the least that there is.
 
     python benchmarks/torch_peers.py [--networks NAME ...] [--scale tiny|cpu|gpu|full] [--device cpu|cuda] [--rounds 9] [--output torch_peers.json]
 
@@ -20,6 +21,7 @@ import time
 from contextlib import ExitStack
 from fnmatch import fnmatch
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from torch_peers_networks import TASKS
@@ -86,15 +88,27 @@ class Comparison(ExitStack):
             made = self.make(stack, way, budget)
             return self.timed({"": made})[""]
 
-    def timed(self, made: dict[str, Made]) -> dict[str, dict[str, Any]]:
-        """What several ways said, with the seconds of their steps, which take turns."""
+    def timed(self, made: dict[str, Made], copies: dict[str, list[Made]] | None = None) -> dict[str, dict[str, Any]]:
+        """What several ways said, with the seconds of their steps, which take turns.
+
+        Args:
+            copies: of a way, further processes that train like it; its seconds are the mean then, and `apart` has those of each.
+        """
         found = {name: dict(said) for name, (_, said) in made.items()}
-        running = [name for name in made if "error" not in found[name]]
-        for name in running:
-            found[name]["seconds"] = []
+        workers = {
+            name: [one[0], *(copy[0] for copy in (copies or {}).get(name, []))]
+            for name, one in made.items()
+            if "error" not in found[name]
+        }
+        apart: dict[str, list[list[float]]] = {name: [[] for _ in running] for name, running in workers.items()}
         for _ in range(self.settings["rounds"]):
-            for name in running:
-                found[name]["seconds"].append(made[name][0].ask({"do": "step"})["seconds"])
+            for name, running in workers.items():
+                for worker, seconds in zip(running, apart[name], strict=True):
+                    seconds.append(worker.ask({"do": "step"})["seconds"])
+        for name, each in apart.items():
+            found[name]["seconds"] = [fmean(turns) for turns in zip(*each, strict=True)]
+            if len(each) > 1:
+                found[name]["apart"] = each
         return found
 
     def run(self, way: str, plain: dict[str, Any], budget: int | None) -> dict[str, Any]:
@@ -124,7 +138,10 @@ class Comparison(ExitStack):
             if failed:
                 return failed
             made["ours"] = self.make(stack, ours, budget)
-            return {"way": way, "budget": budget, **self.timed(made)}
+            named = {"peer": (way, None), "ours": (ours, budget)}
+            more = range(self.settings["processes"] - 1)
+            copies = {name: [self.make(stack, *named[name]) for _ in more] for name in named if name in made}
+            return {"way": way, "budget": budget, **self.timed(made, copies)}
 
     def lowest(self, plain: dict[str, Any]) -> dict[str, Any]:
         """The row of the least budget. The first error that names one comes before anything has been measured."""
@@ -250,6 +267,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--examples", type=int, help="in a batch (default: what the scale says)")
     parser.add_argument("--rounds", type=int, default=9, help="(default: 9)")
+    parser.add_argument("--processes", type=int, default=1, help="of a peer, and of ours beside it (default: 1; on a GPU always)")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds for each search of a plan (default: 20)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no row after so long")
     parser.add_argument("--output", type=Path, default=Path("torch_peers.json"), help="JSON file (default: torch_peers.json)")
@@ -257,7 +275,7 @@ def main() -> int:
     networks = options.networks or list(TASKS[options.scale])
     if unknown := [name for name in networks if name not in TASKS[options.scale]]:
         parser.error(f"no network {unknown[0]!r} at scale {options.scale}: choose among {', '.join(TASKS[options.scale])}")
-    settings = {name: getattr(options, name) for name in ("scale", "device", "examples", "rounds", "time_limit")}
+    settings = {name: getattr(options, name) for name in ("scale", "device", "examples", "rounds", "processes", "time_limit")}
     data: dict[str, Any] = {"settings": settings, "networks": {}}
     if options.output.exists():
         data["networks"] = json.loads(options.output.read_text(encoding="utf-8"))["networks"]

@@ -53,6 +53,30 @@ def test_a_peer_that_fails_is_a_row(load: Any) -> None:
     assert peers._budget("selective", {"peak": 1000}, None) == (1001, None)
 
 
+class Process:
+    """Of a training whose steps take so long each."""
+
+    def __init__(self, *seconds: float):
+        self.seconds = iter(seconds)
+
+    def ask(self, request: dict[str, str]) -> dict[str, float]:
+        assert request == {"do": "step"}
+        return {"seconds": next(self.seconds)}
+
+
+def test_of_several_processes_the_mean_counts(load: Any) -> None:
+    peers = load("torch_peers")
+    said = {"peak": 100}
+    with peers.Comparison("gpt2", {"rounds": 2}) as comparison:
+        found = comparison.timed(
+            {"plain": (Process(3, 3), said), "peer": (Process(1, 2), said)}, {"peer": [(Process(2, 5), said)]}
+        )
+    assert found == {
+        "plain": {**said, "seconds": [3, 3]},
+        "peer": {**said, "seconds": [1.5, 3.5], "apart": [[1, 2], [2, 5]]},
+    }
+
+
 def test_reported_networks_have_ways_of_their_own(load: Any) -> None:
     peers, networks = load("torch_peers"), load("torch_peers_networks")
     assert set(peers.REPORTED) <= set(networks.TASKS["cpu"])
