@@ -9,10 +9,12 @@ BUILT := $(VENV)/built
 KERNELS := $(shell find src -name '*.pyx' -or -name '*.pxd')
 DOCS := .docs
 TF_TUTORIAL := tests/test_tutorials.py::test_tutorial_runs[quickstart_tensorflow]
+# Tests of TensorFlow that have a process of their own.
+ALONE := tests/tf2/test_training.py tests/tf2/test_overlap.py
 
 TORCH ?= 2.13.0
 
-.PHONY: demo test test-tf2 test-scripts test-torch test-ecosystem check dist docs docs-links gpu clean
+.PHONY: demo test test-tf2 test-scripts test-slow test-torch test-ecosystem check dist docs docs-links gpu clean
 
 demo: $(BUILT)
 	$(BIN)/checkmate demo --output demo-output
@@ -22,17 +24,23 @@ demo: $(BUILT)
 # several threads in each would be many times slower, for they wait for each other without giving way. Where variables move, what a step
 # takes depends on which threads come first: those tests run when nothing else does.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/tf2 --ignore=tests/benchmarks --deselect "$(TF_TUTORIAL)" \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/tf2 --ignore=tests/benchmarks \
 		--numprocesses logical --maxprocesses 8 --dist worksteal
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-tf2 test-scripts
 	$(BIN)/python -m pytest tests/tf2/test_replan.py
 
 test-tf2: $(BUILT)
-	$(BIN)/python -m pytest tests/tf2 --ignore=tests/tf2/test_training.py --ignore=tests/tf2/test_replan.py
+	$(BIN)/python -m pytest tests/tf2 $(ALONE:%=--ignore=%) --ignore=tests/tf2/test_replan.py
 
 test-scripts: $(BUILT)
-	$(BIN)/python -m pytest tests/tf2/test_training.py
-	$(BIN)/python -m pytest "$(TF_TUTORIAL)" tests/benchmarks
+	$(foreach part,$(ALONE) tests/benchmarks,$(BIN)/python -m pytest $(part) &&) true
+
+# Those that `make test` leaves out, one after the other.
+test-slow: $(BUILT)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --ignore=tests/tf2 --ignore=tests/benchmarks --deselect "$(TF_TUTORIAL)"
+	$(BIN)/python -m pytest -m slow "$(TF_TUTORIAL)" tests/benchmarks
+	$(BIN)/python -m pytest -m slow tests/tf2 $(ALONE:%=--ignore=%)
+	$(foreach part,$(ALONE),$(BIN)/python -m pytest -m slow $(part) &&) true
 
 # The tests of the PyTorch front end under the release of PyTorch that TORCH says, in an environment of its own; older ones bring CUDA
 # along, several gigabytes, and ask for older releases of setuptools.

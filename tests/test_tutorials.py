@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 FOLDER = Path(__file__).parent.parent / "tutorials"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
+#: They take a minute or more.
+SLOW = ("plan_for_a_gpu", "quickstart_pytorch", "quickstart_tensorflow")
 
 #: What has to hold after the last cell, on the names that the notebook leaves behind.
 CLAIMS = {
@@ -76,7 +79,7 @@ def cells(name: str, kind: str) -> list[str]:
     return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == kind]
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.ipynb")))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in NAMES])
 def test_tutorial_runs(name: str, tmp_path: Path) -> None:
     """Every code cell, in a process of its own, with warnings as errors; then the claims."""
     for package in NEEDS.get(name, ()):
@@ -92,7 +95,7 @@ def test_tutorial_runs(name: str, tmp_path: Path) -> None:
     assert process.returncode == 0, process.stderr
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.ipynb")))
+@pytest.mark.parametrize("name", NAMES)
 def test_tutorial_is_saved_as_it_ran(name: str) -> None:
     """Outputs are there, in the order of the cells, and none is an error."""
     notebook: dict[str, Any] = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))

@@ -79,7 +79,14 @@ def largest(captured: Captured, steps: list[Step], waits: list[int], randomness:
     return peak, most
 
 
-@pytest.mark.parametrize(("name", "share"), [("transformer", 1.0), ("transformer", 0.6), ("unet", 0.8), ("conv", 0.6)])
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        *(pytest.param(*slow, marks=pytest.mark.slow) for slow in (("transformer", 1.0), ("unet", 0.8))),
+        ("transformer", 0.6),
+        ("conv", 0.6),
+    ],
+)
 def test_no_order_passes_the_limit(name: str, share: float) -> None:
     captured, steps = planned(name, share)
     filters = [op.name for group in captured.groups for op in group.ops if op.type == "Conv2DBackpropFilter"]
@@ -163,7 +170,7 @@ def reads_large(op: tf.Operation) -> bool:
     return any(not is_fixed(r) and is_big(r.op) for r in map(root, op.inputs))
 
 
-@pytest.mark.parametrize("prioritize", [False, True])
+@pytest.mark.parametrize("prioritize", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_graph_waits_as_it_must(prioritize: bool) -> None:
     captured, steps = planned("transformer", 0.6)
     # Small results of large work, such as the gradient of a convolution's filters.

@@ -88,7 +88,7 @@ def test_a_workspace_does_not_depend_on_the_memory_pool(directory: Path) -> None
     assert cost.workspace == 0
 
 
-@pytest.mark.parametrize("changed", ["batch", "length"])
+@pytest.mark.parametrize("changed", ["batch", pytest.param("length", marks=pytest.mark.slow)])
 def test_a_plan_is_ported_to_another_batch_size_and_length(
     changed: str, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

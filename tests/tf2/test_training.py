@@ -36,7 +36,7 @@ def graph_of(case: Case) -> checkmate.Graph:
     return checkmate.tf2.capture(case.make(), case.loss, case.x, case.y, optimizer=case.optimizer())
 
 
-@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name == "unet" else []) for name in LEVELS])
 def test_training_is_identical_and_within_the_budget(name: str) -> None:
     case = CASES[name]()
     graph = graph_of(case)
@@ -72,7 +72,7 @@ def test_other_models_are_identical(name: str) -> None:
     assert (plan.schedule.num_recomputations > 0) == (name == "subclassed")
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", [pytest.param("mixed_float16", marks=pytest.mark.slow), "mixed_bfloat16"])
 def test_mixed_precision(policy: str) -> None:
     case = CASES["conv"]()
     case.policy = policy

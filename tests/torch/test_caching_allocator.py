@@ -172,7 +172,7 @@ def test_the_next_schedule_leaves_what_this_one_takes_too_much(monkeypatch: pyte
     assert not is_native(torch.device("cuda"))
 
 
-@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("wait", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_plan_fits_as_its_device_counts(monkeypatch: pytest.MonkeyPatch, wait: bool) -> None:
     """Also the better one that takes over while training goes on."""
 

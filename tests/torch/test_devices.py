@@ -35,7 +35,7 @@ def on(device: str, name: str) -> Case:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", ["residual", "decoder"])
+@pytest.mark.parametrize("name", ["residual", pytest.param("decoder", marks=pytest.mark.slow)])
 def test_training_is_the_same_and_within_the_budget(device: str, name: str) -> None:
     which = on(device, name)
     plain = copy.deepcopy(which.model)

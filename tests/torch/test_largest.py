@@ -16,7 +16,7 @@ from checkmate.torch import largest
 from checkmate.torch.dry_run import DryRun
 from torch_models import identical, state
 
-FLOPS: dict[str, Any] = {"cost_model": "flops", "time_limit": 2.0, "gap": 0.05}
+FLOPS: dict[str, Any] = {"cost_model": "flops", "time_limit": 0.5, "gap": 0.05}
 
 
 class Net(nn.Module):

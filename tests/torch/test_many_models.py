@@ -50,7 +50,7 @@ def by_its_method(model: Any, **options: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # PyTorch looks, between graphs
-@pytest.mark.parametrize("kind", [Net, Broken])
+@pytest.mark.parametrize("kind", [pytest.param(Net, marks=pytest.mark.slow), Broken])
 @pytest.mark.parametrize("compile", [in_place, by_name])
 def test_each_model_has_a_plan_of_its_own(compile: Callable[..., Any], kind: type[nn.Module]) -> None:
     models = []
@@ -66,7 +66,7 @@ def test_each_model_has_a_plan_of_its_own(compile: Callable[..., Any], kind: typ
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-@pytest.mark.parametrize("kind", [Net, Broken])
+@pytest.mark.parametrize("kind", [pytest.param(Net, marks=pytest.mark.slow), Broken])
 @pytest.mark.parametrize("compile", [in_place, by_name, by_its_method])
 def test_of_models_that_are_gone_no_graph_is_left(compile: Callable[..., Any], kind: type[nn.Module]) -> None:
     """PyTorch keeps what it has compiled; a search over widths must not keep every model's graphs."""

@@ -34,7 +34,7 @@ def recomputes(model: nn.Module) -> bool:
     return all(plan.schedule.num_recomputations > 0 for plan in checkmate.torch.plans(model))
 
 
-@pytest.mark.parametrize("name", ["residual", "decoder"])
+@pytest.mark.parametrize("name", ["residual", pytest.param("decoder", marks=pytest.mark.slow)])
 def test_eval_and_no_grad_between_steps(name: str) -> None:
     which, plain, planned = both(name)
     results = []

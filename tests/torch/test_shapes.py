@@ -91,7 +91,7 @@ class Filled(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:the peak of the first steps was not measured")  # this test measures them
-@pytest.mark.parametrize("budget", [540_000, 560_000])
+@pytest.mark.parametrize("budget", [540_000, pytest.param(560_000, marks=pytest.mark.slow)])
 def test_what_grows_as_inputs_get_smaller_keeps_to_the_budget(budget: int) -> None:
     torch.manual_seed(0)
     plain = Filled()

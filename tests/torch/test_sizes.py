@@ -128,7 +128,7 @@ def captured_from(model: nn.Module, *batches: tuple[Any, ...], dynamic: bool = T
     return found, backend.seen
 
 
-@pytest.mark.parametrize("name", ["attention", "batch norm", "bfloat16", "sparse"])
+@pytest.mark.parametrize("name", [pytest.param("attention", marks=pytest.mark.slow), "batch norm", "bfloat16", "sparse"])
 def test_at_any_size_the_graph_is_that_of_a_trace_with_fixed_sizes(name: str) -> None:
     torch.manual_seed(0)
     make, draw = CASES[name]

@@ -55,7 +55,7 @@ def sgd(which: Case, model: nn.Module, started: Callable[[], object] = lambda: N
     return [*losses, *state(model)]
 
 
-@pytest.mark.parametrize(("by_name", "rounds"), [(False, 1), (True, 1)])
+@pytest.mark.parametrize(("by_name", "rounds"), [pytest.param(False, 1, marks=pytest.mark.slow), (True, 1)])
 def test_two_models_train_at_the_same_time(by_name: bool, rounds: int) -> None:
     cases = small_cases()
     options = {"budget": "80%", "gap": 0.02, "time_limit": 1}

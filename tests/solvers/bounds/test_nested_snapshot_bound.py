@@ -33,13 +33,14 @@ def test_never_above_the_optimum() -> None:
     assert useful >= 5
 
 
-@pytest.mark.parametrize(("layers", "budget", "least"), [(24, 40, 80.0), (48, 110, 133.0)])
+@pytest.mark.parametrize(("layers", "budget", "least"), [(24, 40, 80.0), pytest.param(48, 110, 133.0, marks=pytest.mark.slow)])
 def test_deep_chains(layers: int, budget: int, least: float) -> None:
     graph = training_chain(layers)
     found = bound(graph, budget, 1, 3)
     assert least <= found <= checkmate.solve(graph, budget, "griewank").cost
 
 
+@pytest.mark.slow
 def test_above_one_snapshot_near_the_least_memory() -> None:
     graph = networks.transformer(16, batch=4)
     budget = int(graph.fixed_memory + 1.01 * (graph.min_working_set - graph.fixed_memory))

@@ -24,7 +24,9 @@ from checkmate.solvers.interface.work_limits import Work
 PROFILED = Path(__file__).parents[3] / "benchmarks" / "results" / "paper" / "profiled"
 
 
-@pytest.mark.parametrize(("name", "budget"), [("vgg16", 1_210_869_332), ("vgg19", 1_360_888_264)])
+@pytest.mark.parametrize(
+    ("name", "budget"), [("vgg16", 1_210_869_332), pytest.param("vgg19", 1_360_888_264, marks=pytest.mark.slow)]
+)
 def test_what_relaxations_prove_at_once_does_not_wait_for_searches(name: str, budget: int) -> None:
     """Measured costs: the bound of one snapshot is 7 to 11% below the optimum, that of five is the optimum."""
     graph = Graph.load(PROFILED / f"{name}.json")
