@@ -37,7 +37,7 @@ test-scripts: $(BUILT)
 
 # Those that `make test` leaves out, one after the other.
 test-slow: $(BUILT)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --ignore=tests/tf2 --ignore=tests/benchmarks --deselect "$(TF_TUTORIAL)"
+	$(BIN)/python -m pytest -m slow --ignore=tests/tf2 --ignore=tests/benchmarks --deselect "$(TF_TUTORIAL)"
 	$(BIN)/python -m pytest -m slow "$(TF_TUTORIAL)" tests/benchmarks
 	$(BIN)/python -m pytest -m slow tests/tf2 $(ALONE:%=--ignore=%)
 	$(foreach part,$(ALONE),$(BIN)/python -m pytest -m slow $(part) &&) true
