@@ -8,7 +8,6 @@ STAMP := $(VENV)/installed
 BUILT := $(VENV)/built
 KERNELS := $(shell find src -name '*.pyx' -or -name '*.pxd')
 DOCS := .docs
-TF_TUTORIAL := tests/test_tutorials.py::test_tutorial_runs[quickstart_tensorflow]
 # Tests of TensorFlow that have a process of their own.
 ALONE := tests/tf2/test_training.py tests/tf2/test_overlap.py
 
@@ -37,8 +36,8 @@ test-scripts: $(BUILT)
 
 # Those that `make test` leaves out, one after the other.
 test-slow: $(BUILT)
-	$(BIN)/python -m pytest -m slow --ignore=tests/tf2 --ignore=tests/benchmarks --deselect "$(TF_TUTORIAL)"
-	$(BIN)/python -m pytest -m slow "$(TF_TUTORIAL)" tests/benchmarks
+	$(BIN)/python -m pytest -m slow --ignore=tests/tf2 --ignore=tests/benchmarks
+	$(BIN)/python -m pytest -m slow tests/benchmarks
 	$(BIN)/python -m pytest -m slow tests/tf2 $(ALONE:%=--ignore=%)
 	$(foreach part,$(ALONE),$(BIN)/python -m pytest -m slow $(part) &&) true
 

@@ -85,25 +85,19 @@ class Comparison(ExitStack):
     def alone(self, way: str, budget: int | None = None) -> dict[str, Any]:
         """One way, with the seconds of its steps."""
         with ExitStack() as stack:
-            made = self.make(stack, way, budget)
-            return self.timed({"": made})[""]
+            return self.timed({"": [self.make(stack, way, budget)]})[""]
 
-    def timed(self, made: dict[str, Made], copies: dict[str, list[Made]] | None = None) -> dict[str, dict[str, Any]]:
-        """What several ways said, with the seconds of their steps, which take turns.
+    def timed(self, made: dict[str, list[Made]]) -> dict[str, dict[str, Any]]:
+        """What the first process of each way said, with the seconds of the way's steps, which take turns.
 
-        Args:
-            copies: of a way, further processes that train like it; its seconds are the mean then, and `apart` has those of each.
+        Of several processes it is their mean, and `apart` has the seconds of each.
         """
-        found = {name: dict(said) for name, (_, said) in made.items()}
-        workers = {
-            name: [one[0], *(copy[0] for copy in (copies or {}).get(name, []))]
-            for name, one in made.items()
-            if "error" not in found[name]
-        }
-        apart: dict[str, list[list[float]]] = {name: [[] for _ in running] for name, running in workers.items()}
+        found = {name: dict(processes[0][1]) for name, processes in made.items()}
+        running = {name: processes for name, processes in made.items() if "error" not in found[name]}
+        apart: dict[str, list[list[float]]] = {name: [[] for _ in processes] for name, processes in running.items()}
         for _ in range(self.settings["rounds"]):
-            for name, running in workers.items():
-                for worker, seconds in zip(running, apart[name], strict=True):
+            for name, processes in running.items():
+                for (worker, _said), seconds in zip(processes, apart[name], strict=True):
                     seconds.append(worker.ask({"do": "step"})["seconds"])
         for name, each in apart.items():
             found[name]["seconds"] = [fmean(turns) for turns in zip(*each, strict=True)]
@@ -129,19 +123,18 @@ class Comparison(ExitStack):
                 "ours": self.alone(ours, budget),
             }
         with ExitStack() as stack:
-            made: dict[str, Made] = {}
+            made: dict[str, list[Made]] = {}
             if "error" not in plain:
-                self._plain = made["plain"] = self._plain or self.make(self, "eager")
+                self._plain = self._plain or self.make(self, "eager")
+                made["plain"] = [self._plain]
+            several = range(self.settings["processes"])
             if way in peers(self.network):
-                made["peer"] = self.make(stack, way)
-            budget, failed = _budget(way, made["peer"][1] if "peer" in made else None, budget)
+                made["peer"] = [self.make(stack, way) for _ in several]
+            budget, failed = _budget(way, made["peer"][0][1] if "peer" in made else None, budget)
             if failed:
                 return failed
-            made["ours"] = self.make(stack, ours, budget)
-            named = {"peer": (way, None), "ours": (ours, budget)}
-            more = range(self.settings["processes"] - 1)
-            copies = {name: [self.make(stack, *named[name]) for _ in more] for name in named if name in made}
-            return {"way": way, "budget": budget, **self.timed(made, copies)}
+            made["ours"] = [self.make(stack, ours, budget) for _ in several]
+            return {"way": way, "budget": budget, **self.timed(made)}
 
     def lowest(self, plain: dict[str, Any]) -> dict[str, Any]:
         """The row of the least budget. The first error that names one comes before anything has been measured."""
@@ -267,7 +260,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--examples", type=int, help="in a batch (default: what the scale says)")
     parser.add_argument("--rounds", type=int, default=9, help="(default: 9)")
-    parser.add_argument("--processes", type=int, default=1, help="of a peer, and of ours beside it (default: 1; on a GPU always)")
+    parser.add_argument("--processes", type=int, default=1, help="of a peer, and of ours (default: 1; on a GPU always)")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds for each search of a plan (default: 20)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no row after so long")
     parser.add_argument("--output", type=Path, default=Path("torch_peers.json"), help="JSON file (default: torch_peers.json)")

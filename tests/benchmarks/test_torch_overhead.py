@@ -21,7 +21,6 @@ def overhead(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("torch_overhead")
 
 
-@pytest.mark.slow
 def test_both_tables_with_few_rounds(tmp_path: Path) -> None:
     output = tmp_path / "overhead.json"
     script = str(FOLDER / "torch_overhead.py")

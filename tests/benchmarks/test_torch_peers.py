@@ -68,9 +68,7 @@ def test_of_several_processes_the_mean_counts(load: Any) -> None:
     peers = load("torch_peers")
     said = {"peak": 100}
     with peers.Comparison("gpt2", {"rounds": 2}) as comparison:
-        found = comparison.timed(
-            {"plain": (Process(3, 3), said), "peer": (Process(1, 2), said)}, {"peer": [(Process(2, 5), said)]}
-        )
+        found = comparison.timed({"plain": [(Process(3, 3), said)], "peer": [(Process(1, 2), said), (Process(2, 5), said)]})
     assert found == {
         "plain": {**said, "seconds": [3, 3]},
         "peer": {**said, "seconds": [1.5, 3.5], "apart": [[1, 2], [2, 5]]},

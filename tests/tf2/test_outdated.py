@@ -115,7 +115,6 @@ def test_former_values_that_take_too_much_are_planned_for(monkeypatch: pytest.Mo
     assert plan.modelled_peak <= 0.8 * most
 
 
-@pytest.mark.slow
 def test_a_budget_that_former_values_do_not_leave_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The least budget that is named knows of them; what is proven is so whatever happens to variables."""
     _, _, captured = captured_case("transformer")

@@ -377,7 +377,6 @@ def test_a_program_as_planned_gives_back_what_dies() -> None:
     assert added(set()) == 2 * thin + workspace
 
 
-@pytest.mark.slow
 def test_of_plans_whose_programs_take_too_much_the_least_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the first step says so; each plan is for less than the one before."""
     model, x = made()
@@ -405,7 +404,6 @@ def test_of_plans_whose_programs_take_too_much_the_least_one_runs(monkeypatch: p
     assert plan.predicted_peak == budget + 2000
 
 
-@pytest.mark.slow
 def test_other_sizes_run_under_the_plan() -> None:
     model, _ = made(depth=2)
     expected = torch.compile(copy.deepcopy(model))

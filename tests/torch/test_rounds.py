@@ -321,7 +321,6 @@ def test_training_goes_on_where_no_plan_has_room() -> None:
     assert identical([p.grad for p in planned.parameters()], [p.grad for p in expected.parameters()])  # type: ignore[misc]  # none is None
 
 
-@pytest.mark.slow
 def test_a_plan_for_two_backward_passes_that_does_not_exist_is_not_sought_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     base, x = stack()
     planned = checkmate.torch.compile(base, budget=least_without_gradients(base, x), **FLOPS)
@@ -347,7 +346,6 @@ def test_a_plan_for_two_backward_passes_that_does_not_exist_is_not_sought_in_eve
     assert [step() for _ in range(3)] == [made] * 3
 
 
-@pytest.mark.slow
 def test_the_budget_that_an_error_names_does_for_several_batches() -> None:
     """That gradients add up is not known when the error is raised, in the first batch."""
     base, x = stack()

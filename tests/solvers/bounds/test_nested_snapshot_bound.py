@@ -40,7 +40,6 @@ def test_deep_chains(layers: int, budget: int, least: float) -> None:
     assert least <= found <= checkmate.solve(graph, budget, "griewank").cost
 
 
-@pytest.mark.slow
 def test_above_one_snapshot_near_the_least_memory() -> None:
     graph = networks.transformer(16, batch=4)
     budget = int(graph.fixed_memory + 1.01 * (graph.min_working_set - graph.fixed_memory))

@@ -94,7 +94,6 @@ def test_proves_what_no_single_op_does() -> None:
     assert min(one.peak for one in found if one is not None) == bound > graph.min_working_set
 
 
-@pytest.mark.slow
 def test_the_default_method_proves_it() -> None:
     graph = residual_network(11)
     search = Search(graph, least_peak_bound(problem_of(graph), graph.no_recompute_peak) - 1, time_limit=600)
