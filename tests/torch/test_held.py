@@ -564,3 +564,17 @@ def test_shards_of_fully_shard() -> None:
     assert held.now(CPU) - buffers == alive() - other == 2 * count + state
     optimizer.zero_grad()
     assert held.now(CPU) - buffers == alive() - other == count + state
+
+
+def test_tensors_of_the_script_are_parameters_where_an_optimizer_has_them() -> None:
+    weight, given = (torch.randn(40, 40, requires_grad=True) for _ in range(2))  # as for torch.func.functional_call
+    held = Held()
+    held.watch([weight, given, torch.randn(4, 40)])
+    assert held.now(CPU) == 0
+    optimizer = torch.optim.Adam([weight])
+    assert held.expected(CPU) == bytes_of(weight, weight.clone()) + 4  # both averages, and the count of steps
+    (given @ weight).sum().backward()
+    optimizer.step()
+    assert weight.grad is not None
+    state = [value for values in optimizer.state.values() for value in values.values()]
+    assert held.now(CPU) == bytes_of(weight, weight.grad, *state)  # and nothing of what no optimizer has

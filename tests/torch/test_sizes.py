@@ -325,3 +325,19 @@ def dynamic(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
     """A fake tensor all of whose sizes are symbols."""
     context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * tensor.dim())
     return mode.from_tensor(tensor, symbolic_context=context)
+
+
+def test_sequences_that_differ_in_length_come_as_one_tensor() -> None:
+    """`torch.jagged` puts a number into the trace that stands for all lengths and is none of them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16), nn.LayerNorm(16))
+    plain = twin(model)
+    planned = checkmate.torch.compile(model, budget=1_050_000, time_limit=2)
+    for lengths in ((400, 700, 300), (300, 500), (400, 700, 300)):
+        x = torch.nested.nested_tensor([torch.randn(length, 16) for length in lengths], layout=torch.jagged)
+        for one in (plain, planned):
+            one(x).values().square().mean().backward()
+    assert identical(*([p.grad for p in one.parameters() if p.grad is not None] for one in (plain, model)))
+    plans = checkmate.torch.plans(planned)
+    assert all(plan.measured_peak is not None and plan.measured_peak <= 1_050_000 for plan in plans)
+    assert any(plan.schedule.num_recomputations for plan in plans)

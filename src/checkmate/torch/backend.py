@@ -96,7 +96,7 @@ class Session:
         self.parts.append(part)
         self.group.parts.append(part)
         if not part.trains:
-            self.no_gradients[part] = InferenceGraph(part, self.group)
+            self.no_gradients[part] = InferenceGraph(part)
         return part
 
     def rates_of(self, device: torch.device) -> Rates:
@@ -129,7 +129,7 @@ class Session:
         """Run a graph that has no backward pass."""
         if self.dry is not None:
             return self.dry.inference(part, arguments)
-        return self.no_gradients[part](arguments)
+        return self.no_gradients[part](arguments, self.group)
 
 
 def _merge(group: Group, into: Group) -> None:

@@ -54,6 +54,7 @@ class Group:
         plans: every plan that is in use, in the order in which they were made.
         held: what training holds besides its steps. planner: makes the plans.
         parts: the graphs. modules: the models, as far as they are known.
+        trained: a whole round has run under its plan; from then on training goes on.
     """
 
     def __init__(self, given: Mapping[str, Any]):
@@ -63,13 +64,13 @@ class Group:
         self.planner = Planner(self.given, self.held)
         self.parts: list[Part] = []
         self.modules: list[weakref.ref[torch.nn.Module]] = []
+        self.trained = False
         self.warned: set[str] = set()
         self._lock = threading.RLock()
         self._open: dict[int, Round[StepPlan]] = {}  # by thread
         self._growths: dict[Order, int] = {}
         self._orders = Orders()
         self._impossible: InfeasibleBudget | None = None
-        self._trains = False  # a whole round has run under its plan: from then on training goes on
         self._returned: list[weakref.ref[Any]] = []  # storages that rounds gave to the script
         self._hopeless: set[Order] = set()  # no plan was found
         self._safe: dict[tuple[Part, Bindings], Halves] = {}
@@ -94,7 +95,7 @@ class Group:
         self.parts += other.parts
         self.modules += other.modules
         self.plans += other.plans
-        self._trains |= other._trains
+        self.trained |= other.trained
         self.held.absorb(other.held)
 
     def waits(self) -> bool:
@@ -235,7 +236,7 @@ class Group:
             if other is not None and peak > other.budget:
                 self._tell("unplanned", order_unknown(other, peak))
             return
-        self._trains = True
+        self.trained = True
         unforeseen = round.twice and plan.again is None and self._growths.get(order, 0) < _GROWTHS
         if round.held_by_script and order not in self._unlent:
             self._unlent.add(order)
@@ -268,7 +269,7 @@ class Group:
         try:
             self._make(passes, events)
         except InfeasibleBudget as error:
-            if self._trains:
+            if self.trained:
                 self._hopeless.add(order_of(passes, events))
                 self._tell("order", f"graphs ran in an order that was not seen before, and cannot be planned: {error}")
             else:
@@ -313,7 +314,7 @@ class Group:
             self._let_go(round.runs[0], round)
         if round.plan is not None:
             return round.plan.halves_of(run)
-        if self._impossible is not None and not self._trains:
+        if self._impossible is not None and not self.trained:
             raise copy(self._impossible)
         return self._safe_halves(captured, run, round)
 
@@ -328,7 +329,7 @@ class Group:
     def _may_be_let_go(self, round: Round[StepPlan], captured: Captured) -> bool:
         """The first graph of a step is planned as if it were all, and nothing has shown yet that it is."""
         plan = round.plan
-        if self._trains or plan is None or not len(round.runs) == len(plan.passes) == 1:
+        if self.trained or plan is None or not len(round.runs) == len(plan.passes) == 1:
             return False
         # Under `fully_shard`, what it was called with is not there any more when its backward pass begins.
         has_room = plan.covers(plan.plan.outside + bytes_of(captured))

@@ -43,12 +43,19 @@ _PLAIN = (nn.Parameter, torch.Tensor)
 
 
 class Held:
-    """What is held for the parameters that some graphs read. Every method may be called from any thread."""
+    """What is held for the parameters that some graphs read. Every method may be called from any thread.
+
+    Attributes:
+        steps: of known optimizers so far.
+    """
 
     def __init__(self) -> None:
+        self.steps = 0
         self._lock = threading.RLock()
         #: Parameters by identity: those of graphs, of modules and of optimizers.
         self._parameters: dict[int, weakref.ref[torch.Tensor]] = {}
+        #: Other tensors that graphs read and that gradients are wanted for: parameters, too, if an optimizer has them.
+        self._leaves: dict[int, weakref.ref[torch.Tensor]] = {}
         self._modules: list[weakref.ref[nn.Module]] = []
         self._averaged: list[weakref.ref[nn.Module]] = []
         #: Parameters of others that do not train.
@@ -70,7 +77,10 @@ class Held:
     def watch(self, tensors: Iterable[Any]) -> None:
         """Know parameters; a graph's inputs may be given as they are."""
         with self._lock:
-            note_parameters(self._parameters, tensors)
+            given = list(tensors)
+            note_parameters(self._parameters, given)
+            leaves = [x for x in given if type(x) is torch.Tensor and x.is_leaf and x.requires_grad]
+            self._leaves.update((id(tensor), weakref.ref(tensor)) for tensor in leaves)
 
     def watch_module(self, module: nn.Module) -> None:
         """Know a module: its parameters, and its buffers."""
@@ -196,8 +206,7 @@ class Held:
     # --- what is known ---
 
     def _knows(self, tensor: torch.Tensor) -> bool:
-        reference = self._parameters.get(id(tensor))
-        return reference is not None and reference() is tensor
+        return _has(self._parameters, tensor)
 
     def _known_tensors(self) -> list[torch.Tensor]:
         """Every tensor that is known, alive, once."""
@@ -253,6 +262,7 @@ class Held:
             if watched is None:
                 return
             watched.steps += 1
+            self.steps += 1
             callbacks = [callback for reference in self._callbacks if (callback := reference()) is not None]
             if len(callbacks) != len(self._callbacks):
                 self._callbacks = [reference for reference in self._callbacks if reference() is not None]
@@ -278,9 +288,9 @@ class Held:
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         except (AttributeError, KeyError, TypeError):  # it is being made, or only looks like one
             return None
-        if not any(map(self._knows, parameters)):
+        if not any(self._knows(parameter) or _has(self._leaves, parameter) for parameter in parameters):
             return None
-        self.watch(parameters)
+        self._parameters.update((id(x), weakref.ref(x)) for x in parameters if isinstance(x, torch.Tensor))
         watched = _Watched(optimizer, self._forget_optimizer)
         self._optimizers[id(optimizer)] = watched
         return watched
@@ -303,6 +313,12 @@ class Held:
         """Whether there is a parameter of the same shape for each one known, and none of them is known itself."""
         known = [parameter for reference in self._parameters.values() if (parameter := reference()) is not None]
         return bool(known) and not any(map(self._knows, parameters)) and _shapes(known) <= _shapes(parameters)
+
+
+def _has(known: Mapping[int, weakref.ref[torch.Tensor]], tensor: torch.Tensor) -> bool:
+    """Whether a tensor is among others, by identity."""
+    reference = known.get(id(tensor))
+    return reference is not None and reference() is tensor
 
 
 def note_parameters(known: dict[int, weakref.ref[torch.Tensor]], tensors: Iterable[Any]) -> None:

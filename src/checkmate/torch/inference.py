@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..errors import InfeasibleBudget
 from ..planning import FREE, Allowance, make_plan
-from .capture import read_joint_graph
+from .capture import Captured, read_joint_graph
 from .emit import emit
 from .inductor.inner import Inductor, compile_alone
 from .internals import Boxed, boxed
+from .measure import storages_of
 from .outputs import with_writes
 from .part import Part
 from .plan import Plan, allocated_bytes
 from .random import preserved_random_state
 from .sizes import Bindings
 from .step_plan import part_graph
+from .watch import evaluation_beyond, warn
 
 if TYPE_CHECKING:
     from .group import Group
+    from .planner import Planner
+
+#: Functions are made anew so many times because training holds more than before; then the last ones stay.
+_GROWTHS = 8
 
 
 class InferenceGraph:
@@ -28,43 +35,75 @@ class InferenceGraph:
         plans: that were needed. quick: the graph without costs.
     """
 
-    def __init__(self, part: Part, group: Group):
+    def __init__(self, part: Part):
         self.part = part
-        self.group = group
         self.plans: list[Plan] = []
         self.quick = read_joint_graph(part.module, part.num_outputs, lambda nodes, number: dict.fromkeys(nodes, FREE))
         self._module = with_writes(part.module, part.num_outputs, functional=part.inductor)
         self._plain = None if part.inductor else boxed(self._module)
-        self._at: dict[Bindings, Boxed] = {}
+        #: By sizes: what runs, and bytes that training may hold besides.
+        self._at: dict[Bindings, tuple[Boxed, float]] = {}
+        self._steps = self._growths = 0
+        self._told = False
 
-    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+    def __call__(self, arguments: list[Any], group: Group) -> Sequence[Any]:
+        """Run it under the budget of a group."""
         sizes = self.quick.sizes.bind(arguments)
+        if self._steps != group.held.steps:  # training may hold more by now
+            self._steps = group.held.steps
+            self._drop_outgrown(arguments, group)
         if sizes not in self._at:
-            self._at[sizes] = self._made(sizes)
-        return self._at[sizes](arguments)
+            self._at[sizes] = self._made(sizes, arguments, group)
+        run, _ = self._at[sizes]
+        return run(arguments)
 
-    def _made(self, sizes: Bindings) -> Boxed:
-        options, quick = self.group.options, self.quick.at(sizes)
+    def _drop_outgrown(self, arguments: Sequence[Any], group: Group) -> None:
+        if group.options.is_relative or self._growths == _GROWTHS:
+            return
+        device = self.quick.device
+        held = group.held.now(device, storages_of(arguments, device))
+        fitting = {sizes: made for sizes, made in self._at.items() if held <= made[1]}
+        self._growths += len(fitting) < len(self._at)
+        self._at = fitting
+
+    def _made(self, sizes: Bindings, arguments: Sequence[Any], group: Group) -> tuple[Boxed, float]:
+        options, quick = group.options, self.quick.at(sizes)
         if options.is_relative:
-            return self._as_it_is(sizes)
+            return self._as_it_is(sizes), float("inf")
         device = quick.device
-        reserved = options.reserved_bytes(max(0, allocated_bytes(device) - quick.resident))
-        budget = options.total(quick.graph.no_recompute_peak, lambda: self.group.planner.automatic(device))
+        now = group.held.now(device, storages_of(arguments, device))
+        held = now + group.held.expected(device, look=not self._at)
+        reserved = options.reserved_bytes(max(0, allocated_bytes(device) - quick.resident - now))
+        budget = options.total(quick.graph.no_recompute_peak, lambda: group.planner.automatic(device))
         # Twice the peak without workspace leaves room for any workspace that ops are known to take.
-        if 2 * quick.graph.no_recompute_peak <= budget - reserved:
-            return self._as_it_is(sizes)
+        room = budget - reserved - 2 * quick.graph.no_recompute_peak
+        if held <= room:
+            return self._as_it_is(sizes), room
+        allowance = Allowance(budget, reserved, outside=held)
         with preserved_random_state([device]):
-            profile = self.group.planner.profile
-            inner = Inductor(profile, self.group.planner.rates_of) if self.part.inductor else None
-            part = self.part
-            captured = read_joint_graph(part.module, part.num_outputs, profile, inner=inner, names=part.names).at(sizes)
-            plan = make_plan(part_graph(captured).graph, options, Allowance(budget, reserved), Plan, device=device)
+            captured = self._captured(sizes, group.planner)
+            graph = part_graph(captured).graph
+            try:
+                plan = make_plan(graph, options, allowance, Plan, device=device)
+            except InfeasibleBudget as error:
+                if not group.trained and error.smallest_found - allowance.elsewhere > budget:
+                    raise
+                if not self._told:  # an evaluation is not to end a training that went well
+                    self._told = True
+                    warn(evaluation_beyond(budget, graph.no_recompute_peak + allowance.elsewhere))
+                return self._as_it_is(sizes), float("inf")
         self.plans.append(plan)
         steps = plan.schedule.steps if captured.fusion is None else captured.fusion.expand(plan.schedule.steps)
         emitted = emit(captured, steps, functional=self.part.inductor)
         module, numbers = emitted.forward, emitted.forward_numbers(sizes)
-        run = boxed(module) if inner is None else compile_alone(module, captured.sizes.at(sizes)).load()
-        return lambda arguments: run(_taken(arguments, numbers))
+        run = compile_alone(module, captured.sizes.at(sizes)).load() if self.part.inductor else boxed(module)
+        return lambda arguments: run(_taken(arguments, numbers)), held
+
+    def _captured(self, sizes: Bindings, planner: Planner) -> Captured:
+        """The graph with its costs."""
+        part = self.part
+        inner = Inductor(planner.profile, planner.rates_of) if part.inductor else None
+        return read_joint_graph(part.module, part.num_outputs, planner.profile, inner=inner, names=part.names).at(sizes)
 
     def _as_it_is(self, sizes: Bindings) -> Boxed:
         if self._plain is not None:

@@ -31,8 +31,12 @@ def hint(number: Any) -> Any:
     """The number that the trace was made with; 1 where nothing is known about it."""
     if not isinstance(number, _SYMBOLIC):
         return number
-    known = number.node.hint
-    return _plain(number, 1 if known is None else known)
+    return _plain(number, 1 if _is_unknown(number) else number.node.hint)
+
+
+def _is_unknown(number: Any) -> bool:
+    """A symbolic number that stands for no plain one: it depends on data, or is the length of sequences that differ in length."""
+    return not isinstance(number.node.hint, int | float)
 
 
 def _plain(symbolic: Any, number: Any) -> Any:
@@ -77,13 +81,13 @@ class Sizes:
         shown = sorted(_numbers_of(inputs), key=lambda item: ("number", "size", "stride", "offset").index(item[0].kind))
         for source, number in shown:
             symbol = _expression(number)
-            if symbol is not None and symbol.is_symbol and symbol not in self._sources and number.node.hint is not None:
+            if symbol is not None and symbol.is_symbol and symbol not in self._sources and not _is_unknown(number):
                 self._sources[symbol] = source
                 hints[symbol] = int(number.node.hint)
         # The storage of a view is as large as the tensor that it is a part of, whose sizes the view need not show.
         for position, value in enumerate(inputs):
             whole: Any = storage_bytes(value) if isinstance(value, torch.Tensor) else 0
-            if not self.knows(whole) and whole.node.hint is not None:
+            if not self.knows(whole) and not _is_unknown(whole):
                 name = self._bytes[_expression(whole)] = f"bytes_{position}"
                 self._sources[name] = _Source(position, "bytes", 0)
                 hints[name] = int(whole.node.hint)

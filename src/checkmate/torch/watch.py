@@ -216,6 +216,15 @@ def beyond_plans(plan: Plan, peak: int) -> str:
     )
 
 
+def evaluation_beyond(budget: int, peak: int) -> str:
+    """Words for a pass without gradients that takes more than the budget."""
+    return (
+        f"the model takes {format_bytes(peak)} ({peak} bytes) without gradients, with what training holds, {format_bytes(peak - budget)} "
+        f"above the budget of {format_bytes(budget)} ({budget} bytes), and no plan keeps to it: it runs as it is; give it smaller "
+        "batches"
+    )
+
+
 def _advice(plan: Plan) -> str:
     """What makes the allocator reserve less for the same tensors."""
     if plan.of != "reserved":

@@ -1,0 +1,91 @@
+"""Models that run without gradients, under budgets in bytes, between steps of training."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import checkmate.torch
+from checkmate.errors import BudgetWarning
+from checkmate.torch.measure import measure
+from torch_models import identical
+
+WIDTH = 256
+
+
+class Late(nn.Module):
+    """It reads at its end what was computed at its beginning: without gradients too, a plan has something to save."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        early = [torch.relu(self.first(x) + number) for number in range(6)]
+        y = x
+        for _ in range(3):
+            y = torch.tanh(self.last(y))
+        for one in early:
+            y = y + one
+        return y
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> None:
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def evaluate(model: nn.Module, x: Tensor) -> tuple[Tensor, int]:
+    """What it returns, and bytes that it takes besides what lives."""
+    with torch.no_grad(), measure("cpu") as seen:
+        y = model(x)
+    return y, seen.peak - seen.base
+
+
+def test_what_training_holds_leaves_less_for_an_evaluation() -> None:
+    torch.manual_seed(0)
+    plain = Late()
+    small, large = torch.randn(4, WIDTH), torch.randn(2048, WIDTH)
+    expected, most = evaluate(plain, large)
+    parameters = sum(parameter.nbytes for parameter in plain.parameters())
+    budget = large.nbytes + 4 * parameters + most * 9 // 10  # so that with the optimizer's state a tenth has to go
+    torch.manual_seed(0)
+    model = checkmate.torch.compile(Late(), budget=budget, time_limit=2)
+    found, taken = evaluate(model, large)
+    assert identical([found], [expected])
+    optimizers = [torch.optim.Adam(one.parameters()) for one in (plain, model)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BudgetWarning)
+        for one, optimizer in zip((plain, model), optimizers, strict=True):
+            train(one, optimizer, small)
+        expected, most = evaluate(plain, large)
+        found, taken = evaluate(model, large)
+    assert identical([found], [expected])
+    state = sum(value.nbytes for values in optimizers[1].state.values() for value in values.values())
+    assert large.nbytes + parameters + state + taken <= budget < large.nbytes + parameters + state + most
+
+
+def test_an_evaluation_that_takes_more_is_told_once_and_ends_no_training() -> None:
+    torch.manual_seed(0)
+    plain = Late()
+    torch.manual_seed(0)
+    model = checkmate.torch.compile(Late(), budget="4MiB", time_limit=2)
+    small, large = torch.randn(4, WIDTH), torch.randn(2048, WIDTH)
+    optimizers = [torch.optim.Adam(one.parameters()) for one in (plain, model)]
+    for one, optimizer in zip((plain, model), optimizers, strict=True):
+        train(one, optimizer, small)
+    with pytest.warns(BudgetWarning, match="without gradients, with what training holds, .* above the budget of 4.00 MiB"):
+        found, taken = evaluate(model, large)
+    expected, most = evaluate(plain, large)
+    assert identical([found], [expected])
+    assert taken <= most
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BudgetWarning)
+        evaluate(model, large[1:])
+        for one, optimizer in zip((plain, model), optimizers, strict=True):
+            train(one, optimizer, small)
+    assert identical([*plain.parameters()], [*model.parameters()])
