@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -138,6 +139,35 @@ def test_a_loss_outside_of_the_model_is_under_the_budget_once_it_was_seen() -> N
     with checkmate.torch.measure() as planned:
         step()
     assert own + planned.peak - planned.base <= budget
+
+
+def test_nobody_is_told_of_a_step_that_left_room_for_a_state_which_was_not_there_yet() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(192, 192), nn.ReLU())))
+    x = torch.randn(1024, 192)
+
+    def step(optimizer: torch.optim.Optimizer | None = None) -> None:
+        model(x).square().mean().backward()
+        if optimizer is not None:
+            optimizer.step()
+        model.zero_grad()
+
+    with checkmate.torch.measure() as plain:
+        step()
+    parameters = sum(parameter.nbytes for parameter in model.parameters())
+    held = x.nbytes + parameters + 2 * parameters
+    budget = held + (plain.peak - plain.base) * 7 // 10
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    checkmate.torch.compile(model, budget=budget, time_limit=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BudgetWarning)
+        step(optimizer)
+    plans = checkmate.torch.plans(model)
+    step(optimizer)
+    assert checkmate.torch.plans(model) != plans  # for the loss had taken more than was left for it
+    with checkmate.torch.measure() as planned:
+        step(optimizer)
+    assert held + planned.peak - planned.base <= budget
 
 
 def test_a_loss_outside_of_the_model_is_looked_at_again_where_inputs_are_larger() -> None:

@@ -260,7 +260,9 @@ class Group:
             plan.outdated, plan.wanted = True, passes  # a loss outside the graphs, say, takes more than was estimated
             taken = plan.taken(passes, self.planner.profile, self._scripts[order])
             if taken is not None and not self.options.is_relative:  # a percentage comes to more once the loss is known
-                self._tell("beside", script_unknown(plan.plan, taken))
+                taken -= self.held.expected(plan.plan.device, look=False)  # planned for, and not there yet
+                if taken > plan.plan.budget:
+                    self._tell("beside", script_unknown(plan.plan, taken))
 
     def _learn(self, passes: Sequence[Pass], events: Sequence[Event]) -> None:
         """Plan a round whose order is new, for the next one like it, if that will be foreseen."""
