@@ -490,3 +490,89 @@ def test_one_trace_and_one_plan_serve_many_shapes() -> None:
     assert plan.schedule.num_recomputations > 0
     assert plan.measured_peak is not None
     assert plan.measured_peak <= plan.budget
+
+
+class Returned:
+    """What a model returns, in a reference cycle."""
+
+    def __init__(self, loss: Tensor, scores: Tensor):
+        self.loss, self.scores, self.itself = loss, scores, self
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_what_waits_for_the_collector_is_no_part_of_the_next_round() -> None:
+    """The graph of the scores, which are not in the loss, never gets a backward pass."""
+    torch.manual_seed(0)
+    body, head = Stack(depth=6), nn.Linear(32, 32)
+    x = torch.randn(1024, 32)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = body, head
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            loss = self.body(x)
+            torch._dynamo.graph_break()
+            return loss, self.head(x).exp()
+
+    def step(model: nn.Module) -> None:
+        for _ in range(2):
+            Returned(*model(x)).loss.backward()
+        model.zero_grad()
+
+    plain = copy.deepcopy(model := Model())
+    with checkmate.torch.measure("cpu") as unplanned:
+        step(plain)
+    own = x.nbytes + sum(p.nbytes for p in model.parameters())
+    budget = own + (unplanned.peak - unplanned.base) * 7 // 10
+    checkmate.torch.compile(model, budget=budget, **FLOPS)
+    step(model)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            step(model)
+    finally:
+        gc.enable()
+    plans = checkmate.torch.plans(model)
+    assert sum(plan.executions for plan in plans) >= 6  # every round since the first step ran under one
+
+
+@pytest.mark.filterwarnings("ignore:a step took")  # the first late one
+def test_a_backward_pass_that_comes_late_is_planned_with_its_round() -> None:
+    base, x = stack()
+    model = checkmate.torch.compile(copy.deepcopy(base), budget="80%", **FLOPS)
+
+    def alone() -> None:
+        first, second = model(x), model(x + 1)
+        first.backward()
+        del second
+        model.zero_grad()
+
+    def late() -> None:
+        first, second = model(x), model(x + 1)
+        first.backward()
+        second.backward()
+        model.zero_grad()
+
+    for run in (alone, alone, *[late] * 12):  # after a surprise, some rounds must come as foreseen
+        run()
+    executions = sum(plan.executions for plan in checkmate.torch.plans(model))
+    late()
+    assert sum(plan.executions for plan in checkmate.torch.plans(model)) == executions + 1
+
+
+@pytest.mark.parametrize("last", [torch.sigmoid, lambda y: torch.exp(y).view(-1)], ids=["output", "view"])
+def test_a_forward_pass_without_a_backward_pass_leaves_nothing(last: Callable[[Tensor], Tensor]) -> None:
+    """The backward pass would read what is returned."""
+    torch.manual_seed(0)
+    layer, x = nn.Linear(32, 32), torch.randn(64, 32)
+    model = checkmate.torch.compile(lambda given: last(layer(given)), budget="1GiB", **FLOPS)
+    model(x).sum().backward()
+    gc.disable()
+    try:
+        left = [weakref.ref(model(x).untyped_storage()) for _ in range(3)]
+        assert [reference() for reference in left] == [None] * 3
+    finally:
+        gc.enable()

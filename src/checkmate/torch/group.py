@@ -26,8 +26,8 @@ from .halves import Halves
 from .held import Held
 from .internals import keeps_graph, sharded_groups
 from .options import Options
-from .orders import Orders
-from .part import Part, Ticket
+from .orders import Endings, Orders
+from .part import Part, Ticket, without_history
 from .plan import Plan
 from .planner import Planner
 from .rounds import Order, Round, Run
@@ -69,7 +69,7 @@ class Group:
         self._lock = threading.RLock()
         self._open: dict[int, Round[StepPlan]] = {}  # by thread
         self._growths: dict[Order, int] = {}
-        self._orders = Orders()
+        self._orders, self._endings = Orders(), Endings()
         self._impossible: InfeasibleBudget | None = None
         self._returned: list[weakref.ref[Any]] = []  # storages that rounds gave to the script
         self._hopeless: set[Order] = set()  # no plan was found
@@ -144,7 +144,7 @@ class Group:
         count = part.num_outputs
         outputs = list(results[:count])
         round.note_outputs(run, outputs, captured.handed_out)
-        return outputs, run.leave(results[count:])
+        return outputs, run.leave(without_history(results[count:], outputs))
 
     def backward(self, ticket: Ticket, tangents: list[Any]) -> Sequence[Any]:
         """Run a backward pass; when it is the last of its round, see what the round has shown."""
@@ -158,6 +158,8 @@ class Group:
         event = 0
         with self._lock:
             if not again:
+                if round.ended:
+                    self._endings.note_late(round)
                 if round.plan is None:
                     round.note_intact()
                 event = round.begin_backward(run)
@@ -169,7 +171,8 @@ class Group:
             tangents.clear()
             return function(given)  # type: ignore[no-any-return]  # generated
         results: Sequence[Any] = self._run(round, event, function, given, tangents)
-        if not round.waiting and (round.script is None or not round.script.put_off(partial(self._end, round))):
+        is_over = self._endings.is_over(round, run, None if round.plan is None else round.plan.order)
+        if is_over and (round.script is None or not round.script.put_off(partial(self._end, round))):
             self._end(round)
         return results
 

@@ -140,6 +140,7 @@ class Held:
         """Know what another one knows."""
         with self._lock, other._lock:
             self.watch(tensor for tensor in other._known_tensors())
+            self._leaves.update(other._leaves)
             for reference in other._modules:
                 if (module := reference()) is not None:
                     self.watch_module(module)

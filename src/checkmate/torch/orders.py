@@ -2,19 +2,27 @@
 
 Scripts take turns (discriminator and generator, a regularization every few steps), which is foreseen from what came before. Where a model
 draws which of its blocks run, nothing is: a round that began under the plan of another order may have kept too much for its own.
+
+A round has ended when nothing waits for a backward pass. What a forward pass left for one that never comes (that of scores which are
+not in the loss) may be part of a reference cycle, as in what Hugging Face's models return through Accelerate, and waits for Python's
+collector.
 """
 
 from __future__ import annotations
 
+import gc
 from collections import deque
+from typing import Any
 
-from .rounds import Order
+from .rounds import Order, Round, Run
 
 #: So many rounds are remembered, and so many before it are compared to tell what comes next: a turn of up to so many rounds is foreseen.
 #: It takes 0.02 to 0.2 ms a round.
 _REMEMBERED, _COMPARED = 64, 8
 #: After a surprise nothing is relied on until so many rounds in a row came as foreseen, and twice as many as ever before.
 _IN_A_ROW = 8
+#: Python's collector is called for so many rounds of an order that is not planned yet; it takes a tenth of a second where objects are many.
+_COLLECTED = 8
 
 
 class Orders:
@@ -66,3 +74,31 @@ class Orders:
             if alike == _COMPARED:
                 break
         return found
+
+
+class Endings:
+    """Says of the rounds of one group whether they are over."""
+
+    def __init__(self) -> None:
+        self._collected = 0
+        self._go_on: set[Order] = set()  # after some rounds that had come so far, there was another backward pass
+
+    def is_over(self, round: Round[Any], run: Run, planned: Order | None) -> bool:
+        """No backward pass follows.
+
+        Args:
+            run: whose backward pass has just run. planned: the order that the round runs under.
+        """
+        if not round.waiting:
+            return True
+        if planned is not None:
+            return planned == round.order and planned not in self._go_on
+        if run.number or self._collected == _COLLECTED:  # after that of the first, others seldom follow
+            return False
+        self._collected += 1
+        gc.collect()
+        return not round.waiting
+
+    def note_late(self, round: Round[Any]) -> None:
+        """A backward pass of a round comes that was taken for one that is over."""
+        self._go_on.add(round.order)

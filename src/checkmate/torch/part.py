@@ -96,6 +96,19 @@ class Ticket:
         return saved
 
 
+def without_history(saved: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+    """What a forward pass leaves, where autograd will not add to it.
+
+    What it returns, too, gets the pass itself as its history, which holds the ticket: if no backward pass came, neither would ever die.
+    """
+    returned = {x.untyped_storage()._cdata for x in outputs if _has_storage(x)}
+    return [x.detach() if _has_storage(x) and x.untyped_storage()._cdata in returned else x for x in saved]
+
+
+def _has_storage(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
 def versions(tensors: Sequence[Any]) -> list[int]:
     """How often each was changed in place so far."""
     try:
