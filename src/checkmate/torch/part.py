@@ -26,6 +26,7 @@ from .nested_regions import with_regions_in_place
 from .nodes import arguments_of
 from .outputs import flat_outputs
 from .random import preserved_random_state
+from .sizes import storage_key
 from .undefined_gradients import Inputs, may_go_without, without_undefined, zeros_of
 
 
@@ -101,12 +102,8 @@ def without_history(saved: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
 
     What it returns, too, gets the pass itself as its history, which holds the ticket: if no backward pass came, neither would ever die.
     """
-    returned = {x.untyped_storage()._cdata for x in outputs if _has_storage(x)}
-    return [x.detach() if _has_storage(x) and x.untyped_storage()._cdata in returned else x for x in saved]
-
-
-def _has_storage(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+    returned = {storage_key(x) for x in outputs if isinstance(x, torch.Tensor)}
+    return [x.detach() if isinstance(x, torch.Tensor) and storage_key(x) in returned else x for x in saved]
 
 
 def versions(tensors: Sequence[Any]) -> list[int]:
