@@ -547,6 +547,41 @@ def test_what_goes_into_a_concatenation_is_written_there(monkeypatch: pytest.Mon
     assert sorted(forward) == [4 * 256 * 4, 4 * 256 * 48, 4 * 256 * 96]
 
 
+def test_counters_are_counted_outside_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that the model reads itself are not; and all of them count as in plain training, also where nothing is trained."""
+
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norms = nn.Sequential(nn.BatchNorm1d(16), nn.Linear(16, 16), nn.BatchNorm1d(16))
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 2
+            return self.norms(x) * self.calls
+
+    taken: list[dict[int, int]] = []
+    real = inner._take_counters_out
+
+    def noted(module: torch.fx.GraphModule) -> dict[int, int]:
+        taken.append(real(module))
+        return taken[-1]
+
+    monkeypatch.setattr(inner, "_take_counters_out", noted)
+    model, x = Counted(), torch.randn(64, 16)
+    plain = copy.deepcopy(model)
+    compiled = checkmate.torch.compile(model, "1GiB", **INNER)
+    for run in (plain, compiled):
+        for _ in range(3):
+            run(x).sum().backward()
+        with torch.no_grad():
+            run(x)
+    assert [sorted(one.values()) for one in taken] == [[1, 1], [1, 1]]
+    for one, other in zip(model.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(one, other)
+    assert [int(buffer) for buffer in model.buffers() if not buffer.dtype.is_floating_point] == [8, 4, 4]
+
+
 def test_views_of_what_a_pattern_put_in_are_no_tensors() -> None:
     graph = planned(nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 64), nn.Dropout(0.5)), torch.randn(4, 8, 64))
     assert not [op.name for op in graph.ops if op.name.startswith(("view", "expand"))]
