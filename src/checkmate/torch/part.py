@@ -26,7 +26,6 @@ from .nested_regions import with_regions_in_place
 from .nodes import arguments_of
 from .outputs import flat_outputs
 from .random import preserved_random_state
-from .sizes import storage_key
 from .undefined_gradients import Inputs, may_go_without, without_undefined, zeros_of
 
 
@@ -101,9 +100,10 @@ def without_history(saved: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
     """What a forward pass leaves, where autograd will not add to it.
 
     What it returns, too, gets the pass itself as its history, which holds the ticket: if no backward pass came, neither would ever die.
+    So would a view of it.
     """
-    returned = {storage_key(x) for x in outputs if isinstance(x, torch.Tensor)}
-    return [x.detach() if isinstance(x, torch.Tensor) and storage_key(x) in returned else x for x in saved]
+    returned = {id(x) for x in outputs if isinstance(x, torch.Tensor)}
+    return [x.detach() if id(x) in returned or (isinstance(x, torch.Tensor) and x._base is not None) else x for x in saved]
 
 
 def versions(tensors: Sequence[Any]) -> list[int]:
