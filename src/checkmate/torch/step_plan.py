@@ -36,7 +36,7 @@ _TRIES = 5
 #: What CUDA's allocator reserves may be this part more than is modelled: for five plans on an H100 0.99 to 1.06 of it was modelled.
 _UNSURE = 50
 #: Where programs as their compiler likes them take too much, others join nothing while less is left free than so many times the excess.
-#: That is enough for U-Net, GPT and Llama of `benchmarks/torch_peers.py`.
+#: That was enough for U-Net, GPT and Llama at the budgets of `benchmarks/torch_peers.py`.
 _JOINING = 3
 #: A step whose programs join nothing takes this part more time: 2% of the Llama, 4% of the DenseNet of `benchmarks/torch_peers.py`.
 _APART = 0.03

@@ -239,7 +239,7 @@ def _writing(run: Boxed, places: Sequence[int]) -> Boxed:
 def _take_counters_out(module: fx.GraphModule) -> dict[int, int]:
     """Integers to which a graph adds: batch norms count how often they ran. Let it leave that.
 
-    In a kernel of Inductor for CPUs all threads wait for each of them, of 121 in DenseNet-121 for 1% of the step.
+    In a kernel of Inductor for CPUs all threads wait for each of them: of 1220 waits in the forward pass of DenseNet-121 120 were for these.
 
     Returns:
         Which inputs they are, and what is to be added.
