@@ -440,14 +440,6 @@ def make_step_plan(
                 return plan
             allowance = _with_less(allowance, less)
 
-    def with_less(plan: Plan, excess: int) -> Plan:
-        return planned(_with_less(plan.allowance, simulate(joined.graph, plan.schedule.steps).peak - excess))
-
-    def excess_of(plan: Plan, apart_above: int | None) -> int:
-        """Bytes that its programs take too much."""
-        tried.append(StepPlan(plan, passes, events, joined, captured, script, limit, again, apart_above))
-        return tried[-1].compiled_peak - room
-
     def cost(way: tuple[Plan, int | None]) -> float:
         """Seconds of a step, about."""
         plan, apart_above = way
@@ -461,7 +453,8 @@ def make_step_plan(
     while ways:
         ways.sort(key=cost)
         plan, apart_above = ways.pop(0)
-        excess = excess_of(plan, apart_above)
+        tried.append(StepPlan(plan, passes, events, joined, captured, script, limit, again, apart_above))
+        excess = tried[-1].compiled_peak - room
         if excess <= 0:
             break
         if len(tried) == 1:
@@ -469,8 +462,9 @@ def make_step_plan(
         if left:
             # What Inductor's programs take beyond their plans differs from plan to plan: if once the excess is not enough, more is taken off.
             times = sum(made.apart_above == apart_above for made in tried)
+            less = simulate(joined.graph, plan.schedule.steps).peak - times * excess
             try:
-                ways.append((with_less(plan, times * excess), apart_above))
+                ways.append((planned(_with_less(plan.allowance, less)), apart_above))
             except InfeasibleBudget:
                 if not ways:
                     raise

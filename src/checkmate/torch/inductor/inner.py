@@ -121,15 +121,14 @@ def compile_pair(
     """
     mode = sized_mode()
     early, places = _without_passed_on(forward, num_outputs)
-    counters = _take_counters_out(early)
-    written = _return_contents(early)
+    num_written, writing = _take_writes_out(early)
     planned = _planned(early, number, device)
     leave_layouts_to_inductor(early)
     inputs = _inputs(early, mode, number)
     first = lower(early, _alike(inputs, mode), num_outputs, apart=apart)
     ran = dry_run(first, list(inputs), mode, device, profile)
     results = _outputs_like(early, first, mode, number) if ran is None else ran.outputs
-    del results[len(results) - len(written) :]
+    del results[len(results) - num_written :]
     late = _copied(backward)
     saved = _with_passed_on(results[num_outputs:], places, dict(enumerate(inputs)))
     given = [*saved, *_inputs(late, mode, number)[len(saved) :]]
@@ -143,7 +142,7 @@ def compile_pair(
     more = 0 if ran is None else max(0, ran.left - planned)
 
     def passing_on(run: Boxed) -> Boxed:
-        run = _counting(_writing(run, written), counters)
+        run = writing(run)
 
         def call(arguments: list[Any]) -> list[Any]:
             passed = {place: arguments[place] for place in places if place is not None}
@@ -164,12 +163,9 @@ def _held_by_autograd(gradient: Any) -> bool:
 def compile_alone(module: fx.GraphModule, number: Number) -> Compiled:
     """The function of a graph without a backward pass, at given sizes."""
     own, mode = _copied(module), sized_mode()
-    counters, count, written = _take_counters_out(own), len(_outputs(own)), _return_contents(own)
-
-    def around(run: Boxed) -> Boxed:
-        return _counting(_writing(run, written), counters)
-
-    return Compiled(lower(own, _inputs(own, mode, number), count, inference=True), around)
+    count = len(_outputs(own))
+    _, writing = _take_writes_out(own)
+    return Compiled(lower(own, _inputs(own, mode, number), count, inference=True), writing)
 
 
 # --- what goes from the forward to the backward pass as it is ---
@@ -198,6 +194,16 @@ def _with_passed_on(computed: Sequence[Any], places: Sequence[int | None], input
 
 
 # --- what is written into inputs ---
+
+
+def _take_writes_out(module: fx.GraphModule) -> tuple[int, Callable[[Boxed], Boxed]]:
+    """Have a graph leave to the function around it what it would write into inputs wrongly, or slowly.
+
+    Returns:
+        So many more things it returns, last of all; and what makes the function around it.
+    """
+    counters, written = _take_counters_out(module), _return_contents(module)
+    return len(written), lambda run: _counting(_writing(run, written), counters)
 
 
 def _return_contents(module: fx.GraphModule) -> list[int]:
