@@ -177,6 +177,38 @@ def test_what_follows_from_a_buffer_is_as_it_was_before_the_buffer_was_written(p
     torch.testing.assert_close(compiled.most, eager.most)
 
 
+class Queue(nn.Module):
+    """Compares what it is given with what it was given before, which it keeps in a buffer (as MoCo)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(5))
+        self.register_buffer("before", torch.randn(32, 64))
+        self.before: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        alike = x @ self.before.clone()
+        with torch.no_grad():
+            self.before.copy_(torch.cat([x.T, self.before[:, : -len(x)]], 1))
+        return alike.logsumexp(1).mean()
+
+
+def test_a_view_of_a_buffer_is_as_it_was_before_the_buffer_was_written() -> None:
+    """Inductor takes the copy out, and the backward pass reads the buffer transposed."""
+    torch.manual_seed(0)
+    model, x = Queue(), torch.randn(16, 32)
+    eager = copy.deepcopy(model)
+    compiled = checkmate.torch.compile(model, "1GiB", **INNER)
+    for number in range(3):
+        for one in (eager, compiled):
+            one(x + number).backward()
+    for mine, theirs in zip(compiled.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(compiled.before, eager.before)
+
+
 def test_what_is_returned_is_as_it_was_before_an_input_was_written() -> None:
     def write(x: Tensor) -> Tensor:
         x[0] = 1.0

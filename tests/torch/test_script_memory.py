@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import checkmate.torch
 from checkmate.torch import BudgetWarning
@@ -36,6 +37,33 @@ def test_what_autograd_saves_and_what_its_run_takes() -> None:
     assert script.seen.during == 0
     assert list(script.seen.gaps) == [0]
     assert 2 * SIZE <= script.seen.gaps[0] <= 4 * SIZE + 1000
+
+
+def test_what_a_checkpoint_puts_away_is_not_asked_for() -> None:
+    """It would be computed anew each time, and be kept."""
+    x = torch.ones(10_000, requires_grad=True)
+    called: list[int] = []
+
+    def counted(x: Tensor) -> Tensor:
+        called.append(len(called))
+        return loss_of(x)
+
+    script = ScriptMemory(lambda: {x.untyped_storage()._cdata})
+    script.run(0, as_is, [x])
+    checkpoint(counted, x, use_reentrant=False).backward()
+    script.leave()
+    assert called == [0, 1]
+
+
+def test_what_hooks_have_made_of_saved_tensors_counts() -> None:
+    x = torch.ones(10_000, requires_grad=True)
+    script = ScriptMemory(lambda: {x.untyped_storage()._cdata})
+    script.run(0, as_is, [x])
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: torch.cat([saved] * 9), lambda kept: kept[:10_000]):
+        loss = loss_of(x)
+    loss.backward()
+    script.leave()
+    assert 2 * 9 * SIZE <= script.seen.gaps[0] <= (2 * 9 + 3) * SIZE + 1000  # the exponential and the square save one each
 
 
 def test_the_script_measures_itself() -> None:

@@ -409,3 +409,36 @@ def test_a_copy_of_what_the_script_changes_is_kept_for_the_backward_pass() -> No
             seen.append(loss.detach())
         results.append([*seen, *state(model)])
     assert identical(*results)
+
+
+class Residual(nn.Module):
+    """What a network leaves of a differential equation, by forward-mode derivatives, in which constants have zeros without memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(2 if first else 64, 64) for first in [True] + 5 * [False])
+
+    def network(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x).sin()
+        return x.sum(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        value, slope = torch.func.jvp(self.network, (x,), (torch.ones_like(x),))
+        return (slope - value.square()).square().mean()
+
+
+# PyTorch imports modules of its own that are deprecated.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_forward_mode_derivatives() -> None:
+    torch.manual_seed(0)
+    plain, x = Residual(), torch.randn(512, 2)
+    model = tight(twin(plain))
+    for _ in range(2):
+        losses = []
+        for each in (plain, model):
+            losses.append(each(x))
+            losses[-1].backward()
+        assert torch.equal(*losses)
+    assert identical(gradients(plain), gradients(model))
+    assert recomputes(model)

@@ -189,7 +189,7 @@ def read_joint_graph(
         inner: what will compile the passes. names: of the modules of the user's model, for the layers of the ops.
 
     Raises:
-        CheckmateError: a size depends on data, or a view of an overwritten input is read by the backward pass.
+        CheckmateError: a size depends on data.
     """
     module.graph.eliminate_dead_code()
     tell_gradients_apart(module)

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from functools import wraps
-from itertools import chain
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import BudgetWarning
 from .internals import graph_breaks, is_of_a_graph, planned_runs
+from .measure import storages_of
 
 #: Autograd nodes that hold no activations: parameters, planned graphs, and views of what those return.
 _FREE = (
@@ -269,28 +269,20 @@ def saved_outside(
     planned = [node for node in nodes if is_of_a_graph(node)]
     last = max((node._sequence_nr() for node in planned), default=-1)
     early: dict[int, torch.UntypedStorage] = {}
-    late: dict[int, torch.UntypedStorage] = {}
-    saved = ((tensor, node._sequence_nr() < last) for node in nodes.keys() - planned for tensor in _saved_by(node))
-    own = ((root, False) for root in filter(_is_plain, roots) if root.untyped_storage().nbytes() > _NUMBER)
-    for tensor, is_early in chain(saved, own):
-        storage = tensor.untyped_storage()
-        if tensor.device.type == "cpu" and storage._cdata not in counted:
-            (early if is_early else late)[storage._cdata] = storage
+    late = {key: storage for key, storage in storages_of(roots).items() if storage.nbytes() > _NUMBER and key not in counted}
+    for node in nodes.keys() - planned:
+        saved = storages_of(_saved_by(node)).items()
+        (early if node._sequence_nr() < last else late).update((key, one) for key, one in saved if key not in counted)
     return early, {key: storage for key, storage in late.items() if key not in early}
 
 
-def _saved_by(node: Any) -> Iterator[torch.Tensor]:
+def _saved_by(node: Any) -> Iterator[object]:
+    """What it holds: of what hooks have put away that, for to ask them for it again has effects (`torch.utils.checkpoint` computes
+    it each time anew, and keeps it)."""
     for name in dir(node):
-        if name.startswith("_saved_") or name == "saved_tensors":
-            with suppress(Exception):  # it is gone, or was saved by a hook that does not give it back
-                for one in tree_leaves(getattr(node, name)):
-                    if _is_plain(one):
-                        yield one
-
-
-def _is_plain(one: Any) -> bool:
-    """A tensor with one storage of its own."""
-    return type(one) in (torch.Tensor, torch.nn.Parameter) and one.layout is torch.strided
+        if name.startswith("_raw_saved_"):
+            with suppress(Exception):  # it is gone
+                yield from tree_leaves([saved.data for saved in tree_leaves(getattr(node, name))])
 
 
 def _warn_outside(coverage: Coverage, names: list[str], breaks: Sequence[str]) -> None:

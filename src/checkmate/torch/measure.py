@@ -294,7 +294,7 @@ def _add_storage(found: dict[int, torch.UntypedStorage], tensor: torch.Tensor, d
         return
     try:
         storage = tensor.untyped_storage()
-        size = storage.nbytes()
+        size = 0 if tensor._is_zerotensor() else storage.nbytes()  # zeros of forward-mode derivatives have no block
     except (NotImplementedError, RuntimeError, ValueError):  # wrappers of function transforms, uninitialized parameters
         return
     if same_device(storage.device, device) and size:

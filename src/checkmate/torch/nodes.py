@@ -11,7 +11,6 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from ..errors import CheckmateError
 from .batch_norm import is_batch_norm, writes_statistics
 from .internals import FakeTensorMode, is_tangent
 from .random import RANDOM_DEVICES
@@ -138,28 +137,42 @@ def unpin_overwritten(module: fx.GraphModule, overwritten: Sequence[fx.Node]) ->
             node.args = (*node.args[:3], None, None, *node.args[5:])
     depends = depends_on_tangents(module)
     for source in overwritten:
-        views = [source]
-        for view in views:  # grows while it is read: views of views
-            storages = {storage_key(t) for t in tensors_of(view)}
-            views += [
-                u for u in view.users if u not in views and tensors_of(u) and {storage_key(t) for t in tensors_of(u)} == storages
-            ]
-        late = [user for view in views for user in view.users if user in depends]
-        if late:
-            after = source
-            while after.next.op == "placeholder":
-                after = after.next
-            with module.graph.inserting_after(after):
-                copy = module.graph.call_function(aten.clone.default, (source,))
-            value = source.meta["val"]
-            copy.meta = {"val": value.new_empty_strided(value.shape, value.stride())}
-            for view in views:
-                if view is source:
-                    source.replace_all_uses_with(copy, delete_user_cb=lambda user: user in depends)
-                else:
-                    raise CheckmateError(
-                        f"a view of {source.name}, which the forward pass overwrites, is read by the backward pass"
-                    )
+        views, copies = _views_of(source), dict[fx.Node, fx.Node]()
+        for view in views:
+            if view not in depends and not depends.isdisjoint(view.users):
+                view.replace_all_uses_with(_copied(view, views, copies), delete_user_cb=depends.__contains__)
+
+
+def _views_of(source: fx.Node) -> list[fx.Node]:
+    """A node, and all that views its storage."""
+    views = [source]
+    for view in views:  # grows while it is read: views of views
+        storages = {storage_key(t) for t in tensors_of(view)}
+        views += [
+            u for u in view.users if u not in views and tensors_of(u) and {storage_key(t) for t in tensors_of(u)} == storages
+        ]
+    return views
+
+
+def _copied(view: fx.Node, views: list[fx.Node], copies: dict[fx.Node, fx.Node]) -> fx.Node:
+    """The same view of a copy of the first of `views`, which is made before all else; what is put in for that is noted in `copies`."""
+    if view in copies:
+        return copies[view]
+    graph, after = view.graph, view
+    if view is views[0]:
+        while after.next.op == "placeholder":
+            after = after.next
+        with graph.inserting_after(after):
+            made = graph.call_function(aten.clone.default, (view,))
+        value = view.meta["val"]
+        made.meta = {"val": value.new_empty_strided(value.shape, value.stride())}
+    else:
+        with graph.inserting_after(view):
+            made = graph.node_copy(view, lambda read: _copied(read, views, copies) if read in views else read)
+        target: Any = view.target
+        made.meta["val"] = target(*fx.map_arg(made.args, _value), **fx.map_arg(made.kwargs, _value))
+    copies[view] = made
+    return made
 
 
 def arguments_of(module: fx.GraphModule) -> list[fx.Node]:
