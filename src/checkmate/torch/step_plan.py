@@ -31,7 +31,7 @@ from .stages import Handing, Stages
 from .watch import Watch
 
 #: A schedule may compute a value again before the part runs that can; as the parts run it, it may take more than it was planned
-#: for. So many times it is planned with that much less.
+#: for. So many times it is planned with that much less. Those after the first begin with the schedule before, and share the time of one.
 _TRIES = 5
 #: What CUDA's allocator reserves may be this part more than is modelled: for five plans on an H100 0.99 to 1.06 of it was modelled.
 _UNSURE = 50
@@ -430,12 +430,14 @@ def make_step_plan(
     own: dict[str, Any] = {"device": device, "num_graphs": graphs, "of": options.of}
     tried: list[StepPlan] = []
     left = _TRIES
+    last: Schedule | None = None
 
     def planned(allowance: Allowance) -> Plan:
-        nonlocal left
+        nonlocal left, last
         while True:
-            plan = make_plan(joined.graph, options, allowance, Plan, others, soon, twice, **own)
-            less, left = _next_limit(joined, plan.schedule, allowance, limit, again, plan), left - 1
+            search = options if last is None else replace(options, time_limit=options.time_limit / _TRIES)
+            plan = make_plan(joined.graph, search, allowance, Plan, others, soon, twice, last, **own)
+            less, left, last = _next_limit(joined, plan.schedule, allowance, limit, again, plan), left - 1, plan.schedule
             if less is None or not left:
                 return plan
             allowance = _with_less(allowance, less)
