@@ -410,9 +410,21 @@ def test_a_program_as_planned_gives_back_what_dies() -> None:
 
 
 def test_of_plans_whose_programs_take_too_much_the_least_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the first step says so; each plan is for less than the one before whose programs were written in the same way."""
+    """Then the first step says so; each plan is for less than the one before whose programs were written in the same way. Those after
+    the first begin with the schedule before, and share the time of one search."""
     model, x = made()
     limits: dict[int | None, list[int]] = {}
+    asked: list[tuple[float, object]] = []
+    found: list[object] = [None]
+    make = step_plan.make_plan
+
+    def noted(graph: checkmate.Graph, options: Any, *more: Any, **own: Any) -> Any:
+        plan = make(graph, options, *more, **own)
+        asked.append((options.time_limit, more[-1]))
+        found.append(plan.schedule)
+        return plan
+
+    monkeypatch.setattr(step_plan, "make_plan", noted)
     budget = 6 << 20
     peaks = iter(budget + more for more in (9000, 8000, 3000, 5000, 2000, 4000, 6000))
 
@@ -435,6 +447,8 @@ def test_of_plans_whose_programs_take_too_much_the_least_one_runs(monkeypatch: p
     assert sum(map(len, limits.values())) == 7
     assert all(len(set(tried)) == len(tried) and tried == sorted(tried, reverse=True) for tried in limits.values())
     assert plan.predicted_peak == budget + 2000
+    assert [seconds for seconds, _ in asked] == [INNER["time_limit"]] + [pytest.approx(INNER["time_limit"] / 5)] * 4
+    assert all(start is before for (_, start), before in zip(asked, found, strict=False))
 
 
 @pytest.mark.parametrize(("dear", "same"), [(0.0, True), (100.0, False)])

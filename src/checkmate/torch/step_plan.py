@@ -431,13 +431,15 @@ def make_step_plan(
     tried: list[StepPlan] = []
     left = _TRIES
     last: Schedule | None = None
+    warm = options.method == "auto" and not soon and not twice  # else searches cannot begin with a schedule
 
     def planned(allowance: Allowance) -> Plan:
         nonlocal left, last
         while True:
             search = options if last is None else replace(options, time_limit=options.time_limit / _TRIES)
             plan = make_plan(joined.graph, search, allowance, Plan, others, soon, twice, last, **own)
-            less, left, last = _next_limit(joined, plan.schedule, allowance, limit, again, plan), left - 1, plan.schedule
+            less, left = _next_limit(joined, plan.schedule, allowance, limit, again, plan), left - 1
+            last = plan.schedule if warm else None
             if less is None or not left:
                 return plan
             allowance = _with_less(allowance, less)
