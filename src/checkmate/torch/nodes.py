@@ -62,12 +62,18 @@ def look_at_what_they_read(module: fx.GraphModule, mode: FakeTensorMode) -> None
             read, seen = ({storage_key(tensor) for tensor in tensors_of(one)} for one in (source, node))
             if read.isdisjoint(seen):
                 with mode:
-                    node.meta["val"] = node.target(*fx.map_arg(node.args, _value), **fx.map_arg(node.kwargs, _value))
+                    node.meta["val"] = _computed(node)
                 anew.add(node)
 
 
 def _is_view(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and (target.is_view or target is aten._unsafe_view.default)
+
+
+def _computed(node: fx.Node) -> Any:
+    """What it yields from the fake tensors that it reads."""
+    target: Any = node.target
+    return target(*fx.map_arg(node.args, _value), **fx.map_arg(node.kwargs, _value))
 
 
 def _value(node: fx.Node) -> Any:
@@ -169,8 +175,7 @@ def _copied(view: fx.Node, views: list[fx.Node], copies: dict[fx.Node, fx.Node])
     else:
         with graph.inserting_after(view):
             made = graph.node_copy(view, lambda read: _copied(read, views, copies) if read in views else read)
-        target: Any = view.target
-        made.meta["val"] = target(*fx.map_arg(made.args, _value), **fx.map_arg(made.kwargs, _value))
+        made.meta["val"] = _computed(made)
     copies[view] = made
     return made
 
