@@ -145,9 +145,21 @@ def test_a_branch_that_only_changes_variables_stays_whole() -> None:
     assert "AddN" in kinds
 
 
-def test_accumulated_gradients_are_those_of_plain_training() -> None:
+ACCUMULATING = {
+    "adam": lambda: keras.optimizers.Adam(1e-3, gradient_accumulation_steps=3),
+    "momentum": lambda: keras.optimizers.SGD(1e-2, momentum=0.9, gradient_accumulation_steps=3),
+    # A branch inside of a branch.
+    "loss-scale": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.Adam(1e-3, clipnorm=1.0, gradient_accumulation_steps=3)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ACCUMULATING)
+def test_accumulated_gradients_are_those_of_plain_training(kind: str) -> None:
+    """Of three batches: TensorFlow multiplies by a third where the branch divides by three."""
     case = CASES["transformer"]()
-    case.optimizer = lambda: keras.optimizers.Adam(1e-3, gradient_accumulation_steps=2)
+    case.optimizer = ACCUMULATING[kind]
     expected, losses, _ = train_plain(case, steps=5)
     model, optimizer = case.make(), case.optimizer()
     settings = {"cost_model": "flops", "gap": 0.05, "time_limit": 2}

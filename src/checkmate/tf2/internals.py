@@ -59,13 +59,13 @@ def op_definition(kind: str) -> Any:
     return op_def_registry.get(kind)
 
 
-def add_function(definition: Any, source: tf.Graph) -> None:
-    """Make a `FunctionDef` known to TensorFlow, and what a traced graph calls where it is not known yet."""
+def add_function(definition: Any, source: tf.Graph, others: Iterable[Any] = ()) -> None:
+    """Make a `FunctionDef` known to TensorFlow, and others and what a traced graph calls where they are not known yet."""
     context = eager_context.context()
     context.ensure_initialized()
-    for function in source._functions.values():
-        if not context.has_function(function.name):
-            context.add_function_def(function.cached_definition)
+    for other in [*(function.cached_definition for function in source._functions.values()), *others]:
+        if not context.has_function(other.signature.name):
+            context.add_function_def(other)
     context.add_function_def(definition)
 
 
@@ -118,7 +118,7 @@ def layers_in(model: Any) -> Iterable[Any]:
     return model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
 
 
-def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.v1.GraphDef | None:
+def rewritten_graph(function: Any, inputs: Sequence[tf.Tensor]) -> tf.compat.v1.GraphDef | None:
     """The graph that TensorFlow would run for a concrete function: calls inlined, placed on devices, rewritten.
 
     Of the rewriting that is to save memory only that of sums is done, see `sums`: what moves tensors to the host and back cannot be repeated.
@@ -127,23 +127,36 @@ def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.
     it starts, so that nothing runs.
 
     Args:
-        arguments: what the function takes, captures left out.
+        inputs: all that the function takes.
 
     Returns:
         None if it cannot be told from the graphs of functions that other threads call first at the same time.
     """
+    name = _with_whole_branches(function)
+    try:
+        return rewritten_function(name, inputs, len(function.outputs))
+    finally:
+        if name != function.name.decode():
+            remove_function(name)
+
+
+def rewritten_function(name: str, inputs: Sequence[tf.Tensor], outputs: int) -> tf.compat.v1.GraphDef | None:
+    """The same of a function that TensorFlow knows by name.
+
+    Args:
+        inputs: all that it takes. outputs: how many it has.
+    """
     context = eager_context.context()
     cancelled = cancellation.CancellationManager()
     cancelled.start_cancel()
-    name = _with_whole_branches(function)
     other = tf.function(lambda: tf.constant(0), autograph=False).get_concrete_function()
     other()  # not to be among the graphs that are collected
     context.enable_graph_collection()
     try:
         try:
-            with cancellation.CancellationManagerContext(cancelled), _without_swapping():
-                # Not by calling `function`, which would collect where each op was made in order to say it in the error.
-                call_function(name, [*arguments, *function.captured_inputs], len(function.outputs))
+            with cancellation.CancellationManagerContext(cancelled), _as_can_be_repeated():
+                # Not by calling the function itself, which would collect where each op was made in order to say it in the error.
+                call_function(name, inputs, outputs)
         except tf.errors.CancelledError:
             pass
         else:
@@ -152,23 +165,25 @@ def rewritten_graph(function: Any, arguments: Sequence[tf.Tensor]) -> tf.compat.
         found = context.export_run_metadata().function_graphs
     finally:
         context.disable_graph_collection()
-        if name != function.name.decode():
-            remove_function(name)
     return found[0].post_optimization_graph if len(found) == 1 else None
 
 
+def keep_branches_whole(function: Any) -> None:
+    """Change the definition of a function: TensorFlow is not to take its branches and loops apart before it rewrites it."""
+    for node in function.node_def:
+        if _APART in node.attr:
+            node.attr[_APART].b = False
+
+
 def _with_whole_branches(function: Any) -> str:
-    """The name of a concrete function with the same ops, whose branches and loops TensorFlow does not take apart before it rewrites it."""
+    """The name of a concrete function with the same ops, whose branches and loops TensorFlow does not take apart."""
     definition = function.function_def
-    whole = [node.name for node in definition.node_def if _APART in node.attr]
-    if not whole:
+    if not any(_APART in node.attr for node in definition.node_def):
         return str(function.name.decode())
     copy = type(definition)()
     copy.CopyFrom(definition)
     copy.signature.name += "_with_whole_branches"
-    for node in copy.node_def:
-        if _APART in node.attr:
-            node.attr[_APART].b = False
+    keep_branches_whole(copy)
     add_function(copy, function.graph)
     return str(copy.signature.name)
 
@@ -217,10 +232,13 @@ def without_graph_rewriting() -> AbstractContextManager[None]:
     return _calls_with(config)
 
 
-def _without_swapping() -> AbstractContextManager[None]:
+def _as_can_be_repeated() -> AbstractContextManager[None]:
+    """Calls of functions in this block are rewritten into graphs that can be run elsewhere."""
     options = eager_context.context().function_call_options
     config = tf.compat.v1.ConfigProto.FromString(options.config_proto_serialized)
     config.graph_options.rewrite_options.memory_optimization = rewriter_config_pb2.RewriterConfig.SCHEDULING_HEURISTICS
+    # For whole branches it makes functions that are not handed out. In plain training it finds none: they have been taken apart.
+    config.graph_options.rewrite_options.disable_tfg_optimizer = True
     return _calls_with(config)
 
 

@@ -73,14 +73,14 @@ class _Function:
         self._captured = list(emitted.captured)
         self._outputs = len(emitted.outputs)
         self._source = emitted.source  # the functions that it calls are there as long as this is
-        add_function(_definition(self._name, emitted), emitted.source)
+        add_function(function_definition_of(self._name, emitted), emitted.source)
         weakref.finalize(self, remove_function, self._name).atexit = False
 
     def __call__(self, *arguments: tf.Tensor) -> list[tf.Tensor]:
         return call_function(self._name, [*arguments, *self._captured], self._outputs)
 
 
-def _definition(name: str, emitted: Emitted) -> Any:
+def function_definition_of(name: str, emitted: Emitted) -> Any:
     """The nodes as a function of TensorFlow: there an input is named after the output of the op that it is."""
     definition = function_pb2.FunctionDef()
     signature = definition.signature

@@ -13,17 +13,14 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from .branches import is_taken_apart, rewrite_branches, zeros
 from .internals import copy_handle_data, is_stateful_type, replace_input, rewritten_graph
 from .known_sizes import fill_in_sizes
-from .measure import zeros_outside
 from .op_kinds import are_sizes_known, counts_elements
 from .sums import with_sums
 
 #: Loops and branches.
 _WHOLE = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"})
-
-#: What loops and branches inside of functions are taken apart into: cycles, and values that may never come.
-_TAKEN_APART = frozenset({"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "RefSwitch", "RefMerge"})
 
 #: They pass a control edge on.
 _PASSED_ON = frozenset({"NoOp", "Identity", "IdentityN"})
@@ -50,9 +47,11 @@ def rewriting_of(function: Any, argument_count: int) -> Rewriting | None:
     """
     if not all(_only_acts(op) for op in function.graph.get_operations() if op.type in _WHOLE):
         return None
-    definition = rewritten_graph(function, [_zeros(tensor) for tensor in function.inputs[:argument_count]])
-    if definition is None or any(node.op in _TAKEN_APART for node in definition.node):
+    values = [*map(zeros, function.inputs[:argument_count]), *function.captured_inputs]
+    definition = rewritten_graph(function, values)
+    if definition is None or is_taken_apart(definition):
         return None
+    rewrite_branches(definition, values, function.graph, definition.library)
     places: dict[str, int] = {}
     results: dict[int, str] = {}
     kept = tf.compat.v1.GraphDef(versions=definition.versions, library=definition.library)
@@ -132,12 +131,6 @@ class Rewriting:
     def _output(self, graph: tf.Graph, name: str, inputs: list[tf.Tensor]) -> tf.Tensor:
         node, _, number = name.partition(":")
         return inputs[self.places[node]] if node in self.places else graph.get_tensor_by_name(f"{node}:{number or 0}")
-
-
-def _zeros(argument: tf.Tensor) -> tf.Tensor:
-    """Something that can be taken for an argument; sizes that it leaves open are 1."""
-    sizes = argument.shape if argument.shape.rank else ()
-    return zeros_outside(tf.TensorShape([1 if size is None else size for size in sizes]), argument.dtype)
 
 
 def _lost_shapes(graph: tf.Graph, traced: Callable[[], tf.Graph]) -> dict[str, tf.Operation]:
