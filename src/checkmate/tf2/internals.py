@@ -168,11 +168,11 @@ def rewritten_function(name: str, inputs: Sequence[tf.Tensor], outputs: int) -> 
     return found[0].post_optimization_graph if len(found) == 1 else None
 
 
-def keep_branches_whole(function: Any) -> None:
-    """Change the definition of a function: TensorFlow is not to take its branches and loops apart before it rewrites it."""
-    for node in function.node_def:
+def take_apart(nodes: Iterable[Any], apart: bool) -> None:
+    """Whether TensorFlow takes the branches and loops among nodes apart before it rewrites a graph, or runs it."""
+    for node in nodes:
         if _APART in node.attr:
-            node.attr[_APART].b = False
+            node.attr[_APART].b = apart
 
 
 def _with_whole_branches(function: Any) -> str:
@@ -183,7 +183,7 @@ def _with_whole_branches(function: Any) -> str:
     copy = type(definition)()
     copy.CopyFrom(definition)
     copy.signature.name += "_with_whole_branches"
-    keep_branches_whole(copy)
+    take_apart(copy.node_def, False)
     add_function(copy, function.graph)
     return str(copy.signature.name)
 
