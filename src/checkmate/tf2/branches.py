@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from .branch_memory import BRANCH_BYTES, in_turn
 from .internals import (
     add_function,
     is_stateful_type,
@@ -51,8 +52,10 @@ def rewrite_branches(definition: tf.compat.v1.GraphDef, values: Sequence[tf.Tens
         for branch in (node.attr["then_branch"].func, node.attr["else_branch"].func):
             made = _rewritten(functions[branch.name], read[1:], source, library)
             if made is not None:
+                emitted, taken = in_turn(made)
+                node.attr[BRANCH_BYTES].i = max(node.attr[BRANCH_BYTES].i, taken)
                 branch.name += f"_rewritten_{len(library.function)}"
-                library.function.append(function_definition_of(branch.name, made))
+                library.function.append(function_definition_of(branch.name, emitted))
 
 
 def zeros(argument: tf.Tensor | tf.TensorSpec) -> tf.Tensor:

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from ..planning.cache_files import load, store
 from ..version import __version__
+from .branch_memory import branch_held
 from .functions import called, changes_something, digest, element_types
 from .internals import (
     captured_in,
@@ -54,6 +55,8 @@ def find_calls(ops: Sequence[tf.Operation], environment: Mapping[str, Any]) -> N
     Args:
         ops: of one trace, in order. environment: what bytes depend on besides the ops.
     """
+    if known := {op.name: held for op in ops if (held := branch_held(op)) is not None}:
+        note_held(ops[0].graph, known)
     calls = [op for op in ops if (op.type in CALLS or _has_lists(op)) and not changes_something(op)]
     if not calls or not counts_memory(default_device()):
         return

@@ -106,14 +106,14 @@ def is_handle(tensor: tf.Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What running a loop, a branch, a call or an op on lists has shown.
+    """What running a loop, a branch, a call or an op on lists has shown, or is known of one that cannot be run.
 
     Attributes:
-        seconds: of one run. workspace: bytes, as in `OpCost`. outputs: bytes of each; none for what is only passed on. counted: those
+        seconds: of one run; None without one. workspace: bytes, as in `OpCost`. outputs: bytes of each; none for what is only passed on. counted: those
             of them that TensorFlow counts.
     """
 
-    seconds: float
+    seconds: float | None
     workspace: int
     outputs: tuple[int, ...]
     counted: tuple[int, ...]

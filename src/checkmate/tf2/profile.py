@@ -55,7 +55,7 @@ class _Operations:
 
     def known(self, op: tf.Operation) -> OpCost | None:
         found = held(op)
-        if found is not None and self._runs:
+        if found is not None and found.seconds is not None and self._runs:
             return OpCost(found.seconds, found.workspace)
         small = max(map(tensor_bytes, (*op.inputs, *op.outputs)), default=0) <= SMALL and not is_opaque(op)
         if not small:
