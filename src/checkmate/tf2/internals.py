@@ -134,17 +134,19 @@ def rewritten_graph(function: Any, inputs: Sequence[tf.Tensor]) -> tf.compat.v1.
     """
     name = _with_whole_branches(function)
     try:
-        return rewritten_function(name, inputs, len(function.outputs))
+        return rewritten_function(name, inputs, len(function.outputs), whole=name != function.name.decode())
     finally:
         if name != function.name.decode():
             remove_function(name)
 
 
-def rewritten_function(name: str, inputs: Sequence[tf.Tensor], outputs: int) -> tf.compat.v1.GraphDef | None:
+def rewritten_function(
+    name: str, inputs: Sequence[tf.Tensor], outputs: int, *, whole: bool = True
+) -> tf.compat.v1.GraphDef | None:
     """The same of a function that TensorFlow knows by name.
 
     Args:
-        inputs: all that it takes. outputs: how many it has.
+        inputs: all that it takes. outputs: how many it has. whole: it may have branches that stay whole.
     """
     context = eager_context.context()
     cancelled = cancellation.CancellationManager()
@@ -154,7 +156,7 @@ def rewritten_function(name: str, inputs: Sequence[tf.Tensor], outputs: int) -> 
     context.enable_graph_collection()
     try:
         try:
-            with cancellation.CancellationManagerContext(cancelled), _as_can_be_repeated():
+            with cancellation.CancellationManagerContext(cancelled), _as_can_be_repeated(whole):
                 # Not by calling the function itself, which would collect where each op was made in order to say it in the error.
                 call_function(name, inputs, outputs)
         except tf.errors.CancelledError:
@@ -232,13 +234,13 @@ def without_graph_rewriting() -> AbstractContextManager[None]:
     return _calls_with(config)
 
 
-def _as_can_be_repeated() -> AbstractContextManager[None]:
+def _as_can_be_repeated(whole: bool) -> AbstractContextManager[None]:
     """Calls of functions in this block are rewritten into graphs that can be run elsewhere."""
     options = eager_context.context().function_call_options
     config = tf.compat.v1.ConfigProto.FromString(options.config_proto_serialized)
     config.graph_options.rewrite_options.memory_optimization = rewriter_config_pb2.RewriterConfig.SCHEDULING_HEURISTICS
     # For whole branches it makes functions that are not handed out. In plain training it finds none: they have been taken apart.
-    config.graph_options.rewrite_options.disable_tfg_optimizer = True
+    config.graph_options.rewrite_options.disable_tfg_optimizer = whole
     return _calls_with(config)
 
 
