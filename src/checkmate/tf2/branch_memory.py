@@ -7,21 +7,19 @@ An optimizer that accumulates gradients updates all variables in a branch: left 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import tensorflow as tf
 
 from .internals import copy_handle_data
-from .nodes import Emitted
+from .nodes import PLACED, Emitted
 from .op_kinds import ALIASES, IN_PLACE, SMALL, Held, counted_bytes, is_free, root, tensor_bytes
+from .order import depth_first
 
 #: Attribute of a branch: bytes that it takes at most beyond what it is given, if nothing else reads that.
 BRANCH_BYTES = "_checkmate_bytes"
-
-#: In front of the names of placed nodes.
-_PLACED = "planned/"
 
 
 def in_turn(emitted: Emitted) -> tuple[Emitted, int]:
@@ -36,28 +34,14 @@ def in_turn(emitted: Emitted) -> tuple[Emitted, int]:
             emitted.place(inputs)
         except ValueError:  # there are ops that TensorFlow makes only while it rewrites
             return emitted, 0
-    placed = {op.name.removeprefix(_PLACED): op for op in graph.get_operations()}
+    placed = {op.name.removeprefix(f"{PLACED}/"): op for op in graph.get_operations()}
     names = {op: name for name, op in placed.items()}
     nodes = {node.name: node for node in emitted.nodes}
     ends = [*emitted.effects, *(name.partition(":")[0] for name in emitted.outputs), *nodes]
-    order = _depth_first([placed[name] for name in ends if name in placed])
+    order = depth_first([placed[name] for name in ends if name in placed], _before)
     for before, after in pairwise(names[op] for op in order if _matters(op)):
         nodes[after].input.append(f"^{before}")
     return replace(emitted, nodes=[nodes[names[op]] for op in order if names[op] in nodes]), _peak(order)
-
-
-def _depth_first(ends: Iterable[tf.Operation]) -> list[tf.Operation]:
-    """What the first of these needs, then what the next one needs besides, and so on."""
-    order: dict[tf.Operation, None] = {}
-    stack = [*ends][::-1]
-    while stack:
-        op = stack[-1]
-        waits = [] if op in order else [one for one in _before(op) if one not in order]
-        if waits:
-            stack += reversed(waits)
-        else:
-            order[stack.pop()] = None
-    return [*order]
 
 
 def _before(op: tf.Operation) -> list[tf.Operation]:
@@ -83,7 +67,8 @@ def _peak(order: Sequence[tf.Operation]) -> int:
         taken = sum(made.values())
         if op.type in IN_PLACE and any(readers[name] == 1 and live.get(name) == taken for name in own):
             taken = 0
-        peak = max(peak, now + taken + op.node_def.attr[BRANCH_BYTES].i)
+        inside = op.node_def.attr[BRANCH_BYTES].i if op.type == "If" else 0
+        peak = max(peak, now + taken + inside)
         live |= made
         for name in own:
             readers[name] -= 1

@@ -14,13 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from .branch_memory import BRANCH_BYTES, in_turn
-from .internals import (
-    add_function,
-    is_stateful_type,
-    remove_function,
-    rewritten_function,
-    take_apart,
-)
+from .internals import is_stateful_type, known_with_whole_branches, rewritten_function, take_apart
 from .measure import zeros_outside
 from .nodes import Emitted, function_definition_of
 
@@ -80,16 +74,8 @@ def _rewritten(function: Any, given: Sequence[tf.Tensor | None], source: tf.Grap
         else:
             arguments.append(value)
     values = [zeros(argument) if isinstance(argument, tf.TensorSpec) else argument for argument in arguments]
-    copy = type(function)()
-    copy.CopyFrom(function)
-    copy.signature.name += "_to_be_rewritten"
-    take_apart(copy.node_def, False)
-    _read_past_identities(copy)
-    add_function(copy, source, library.function)
-    try:
-        definition = rewritten_function(copy.signature.name, values, len(copy.signature.output_arg))
-    finally:
-        remove_function(copy.signature.name)
+    with known_with_whole_branches(_without_identities(function), source, library.function) as name:
+        definition = rewritten_function(name, values, len(function.signature.output_arg))
     if definition is None or is_taken_apart(definition):
         return None
     rewrite_branches(definition, values, source, library)
@@ -102,9 +88,11 @@ def _spec(function: Any, number: int) -> tf.TensorSpec:
     return tf.TensorSpec(known[0] if known else None, function.signature.input_arg[number].type)
 
 
-def _read_past_identities(function: Any) -> None:
-    """Identities of several tensors are not there any more where TensorFlow has taken a branch apart."""
-    nodes = {node.name: node for node in function.node_def}
+def _without_identities(function: Any) -> Any:
+    """The definition of a function in which nothing reads identities of several tensors, which are gone where a branch was taken apart."""
+    copy = type(function)()
+    copy.CopyFrom(function)
+    nodes = {node.name: node for node in copy.node_def}
 
     def origin(edge: str) -> str:
         made_by, _, place = edge.partition(":")
@@ -113,10 +101,11 @@ def _read_past_identities(function: Any) -> None:
             return edge
         return origin(node.input[int(place.rpartition(":")[2])])
 
-    for node in function.node_def:
+    for node in copy.node_def:
         node.input[:] = map(origin, node.input)
-    for name, edge in function.ret.items():
-        function.ret[name] = origin(edge)
+    for name, edge in copy.ret.items():
+        copy.ret[name] = origin(edge)
+    return copy
 
 
 def _nodes(definition: tf.compat.v1.GraphDef, arguments: Sequence[tf.Tensor | tf.TensorSpec], source: tf.Graph) -> Emitted:

@@ -132,12 +132,11 @@ def rewritten_graph(function: Any, inputs: Sequence[tf.Tensor]) -> tf.compat.v1.
     Returns:
         None if it cannot be told from the graphs of functions that other threads call first at the same time.
     """
-    name = _with_whole_branches(function)
-    try:
-        return rewritten_function(name, inputs, len(function.outputs), whole=name != function.name.decode())
-    finally:
-        if name != function.name.decode():
-            remove_function(name)
+    outputs = len(function.outputs)
+    if not any(_APART in node.attr for node in function.function_def.node_def):
+        return rewritten_function(function.name.decode(), inputs, outputs, whole=False)
+    with known_with_whole_branches(function.function_def, function.graph) as name:
+        return rewritten_function(name, inputs, outputs)
 
 
 def rewritten_function(
@@ -177,17 +176,22 @@ def take_apart(nodes: Iterable[Any], apart: bool) -> None:
             node.attr[_APART].b = apart
 
 
-def _with_whole_branches(function: Any) -> str:
-    """The name of a concrete function with the same ops, whose branches and loops TensorFlow does not take apart."""
-    definition = function.function_def
-    if not any(_APART in node.attr for node in definition.node_def):
-        return str(function.name.decode())
+@contextmanager
+def known_with_whole_branches(definition: Any, source: tf.Graph, others: Iterable[Any] = ()) -> Iterator[str]:
+    """The name by which TensorFlow knows, in this block, a function whose branches and loops it does not take apart.
+
+    Args:
+        definition: of a function with the same ops. source, others: as in `add_function`.
+    """
     copy = type(definition)()
     copy.CopyFrom(definition)
     copy.signature.name += "_with_whole_branches"
     take_apart(copy.node_def, False)
-    add_function(copy, function.graph)
-    return str(copy.signature.name)
+    add_function(copy, source, others)
+    try:
+        yield copy.signature.name
+    finally:
+        remove_function(copy.signature.name)
 
 
 @contextmanager

@@ -25,6 +25,9 @@ from .internals import (
 
 _NUMBERS = itertools.count()
 
+#: What the names of placed nodes begin with, and a slash.
+PLACED = "planned"
+
 
 @dataclass(eq=False)
 class Emitted:
@@ -59,7 +62,7 @@ class Emitted:
         definition = tf.compat.v1.GraphDef(node=self.nodes)
         definition.versions.CopyFrom(tf.compat.v1.get_default_graph().graph_def_versions)
         used = {name: tensor for name, tensor in given.items() if name in read}
-        made = dict(zip(wanted, tf.graph_util.import_graph_def(definition, used, wanted, name="planned"), strict=True))
+        made = dict(zip(wanted, tf.graph_util.import_graph_def(definition, used, wanted, name=PLACED), strict=True))
         return [given[name] if name in given else made[name] for name in self.outputs]
 
     def function(self) -> Callable[..., list[tf.Tensor]]:

@@ -10,7 +10,7 @@ What is made large from small things, such as the gradient of a mean, is made as
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow as tf
 
@@ -33,9 +33,14 @@ def in_order_of(ops: Sequence[tf.Operation], names: Sequence[str]) -> list[tf.Op
 
 def in_creation_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
     """In the order of creation wherever that is topological (it is not where gradients change a loop made earlier)."""
+    return depth_first(ops, lambda op: [*(source(tensor).op for tensor in op.inputs), *op.control_inputs])
+
+
+def depth_first(ends: Iterable[tf.Operation], before: Callable[[tf.Operation], Sequence[tf.Operation]]) -> list[tf.Operation]:
+    """The first op after all that has to be `before` it, then the next one after what it needs besides, and so on."""
     order: list[tf.Operation] = []
     entered: set[str] = set()
-    for first in ops:
+    for first in ends:
         stack = [(first, False)]
         while stack:
             op, done = stack.pop()
@@ -44,8 +49,7 @@ def in_creation_order(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
             elif op.name not in entered:
                 entered.add(op.name)
                 stack.append((op, True))
-                stack += [(before, False) for before in reversed(op.control_inputs)]
-                stack += [(source(tensor).op, False) for tensor in reversed(op.inputs)]
+                stack += [(one, False) for one in reversed(before(op))]
     return order
 
 
