@@ -1,10 +1,11 @@
 """Ours beside PyTorch's own ways to train in less memory: time and peak of the same step, on one network after the other.
 
 Every way trains in a process of its own (the ways are in `torch_peers_worker.py`). A peer is measured first; ours then gets the peer's own
-measured peak as its budget, and runs Inductor's kernels beside a peer that does. Steps of plain training, the peer and ours take turns,
-so that what else the machine does falls on all of them; a ratio is the median over the rounds. The same program in two processes can differ
-by some percent, for as long as they live: with `--processes 3` the peer and ours have three each, and their mean counts. On a GPU, whose
-memory they would share, they run one after the other. After the peers come budgets that are shares of plain training's peak, and the least that there is.
+measured peak as its budget. Steps of plain training, the peer and ours take turns, in another order each round, so that what else the machine
+does falls on all of them; a ratio is the median over the rounds. Beside a peer on Inductor's kernels ours runs on them, too, often the very
+same. The same program in two processes can differ by 5%, for as long as they live, so these two share a process: with `--processes 2` there
+are two such, in the second of which ours is there first, and their mean counts. On a GPU, whose memory they would share, all run one after the
+other. After the peers come budgets that are shares of plain training's peak, and the least that there is.
 
     python benchmarks/torch_peers.py [--networks NAME ...] [--scale tiny|cpu|gpu|full] [--device cpu|cuda] [--rounds 9] [--output torch_peers.json]
 
@@ -76,16 +77,20 @@ class Comparison(ExitStack):
         self.network, self.settings = network, settings
         self._plain: Made | None = None
 
-    def make(self, stack: ExitStack, way: str, budget: int | None = None) -> Made:
-        """A process that trains this way, warm, and what it said."""
-        worker = stack.enter_context(Worker(SCRIPT, **KEPT))
-        asked = {name: self.settings[name] for name in ("scale", "device", "time_limit", "examples")}
-        return worker, worker.ask({"do": "make", "network": self.network, "way": way, "budget": budget, **asked})
+    def make(self, stack: ExitStack, name: str, way: str, budget: int | None = None, worker: Worker | None = None) -> Made:
+        """A process that trains this way, warm, and what it said.
+
+        Args:
+            name: plain, peer or ours. worker: a process that trains another way, too.
+        """
+        worker = worker or stack.enter_context(Worker(SCRIPT, **KEPT))
+        asked = {setting: self.settings[setting] for setting in ("scale", "device", "time_limit", "examples")}
+        return worker, worker.ask({"do": "make", "as": name, "network": self.network, "way": way, "budget": budget, **asked})
 
     def alone(self, way: str, budget: int | None = None) -> dict[str, Any]:
         """One way, with the seconds of its steps."""
         with ExitStack() as stack:
-            return self.timed({"": [self.make(stack, way, budget)]})[""]
+            return self.timed({"alone": [self.make(stack, "alone", way, budget)]})["alone"]
 
     def timed(self, made: dict[str, list[Made]]) -> dict[str, dict[str, Any]]:
         """What the first process of each way said, with the seconds of the way's steps, which take turns.
@@ -95,12 +100,19 @@ class Comparison(ExitStack):
         found = {name: dict(processes[0][1]) for name, processes in made.items()}
         running = {name: processes for name, processes in made.items() if "error" not in found[name]}
         apart: dict[str, list[list[float]]] = {name: [[] for _ in processes] for name, processes in running.items()}
-        for _ in range(self.settings["rounds"]):
-            for name, processes in running.items():
-                for (worker, _said), seconds in zip(processes, apart[name], strict=True):
-                    seconds.append(worker.ask({"do": "step"})["seconds"])
+        turns = [
+            (worker, name, seconds)
+            for name, processes in running.items()
+            for (worker, _said), seconds in zip(processes, apart[name], strict=True)
+        ]
+        for number in range(self.settings["rounds"]):
+            # Each comes first and last in turn, so that no way profits from where it stands.
+            first = number // 2 % len(turns)
+            order = turns[first:] + turns[:first]
+            for worker, name, seconds in order if number % 2 == 0 else reversed(order):
+                seconds.append(worker.ask({"do": "step", "as": name})["seconds"])
         for name, each in apart.items():
-            found[name]["seconds"] = [fmean(turns) for turns in zip(*each, strict=True)]
+            found[name]["seconds"] = [fmean(one) for one in zip(*each, strict=True)]
             if len(each) > 1:
                 found[name]["apart"] = each
         return found
@@ -125,21 +137,27 @@ class Comparison(ExitStack):
         with ExitStack() as stack:
             made: dict[str, list[Made]] = {}
             if "error" not in plain:
-                self._plain = self._plain or self.make(self, "eager")
+                self._plain = self._plain or self.make(self, "plain", "eager")
                 made["plain"] = [self._plain]
-            several = range(self.settings["processes"])
-            if way in peers(self.network):
-                made["peer"] = [self.make(stack, way) for _ in several]
-            budget, failed = _budget(way, made["peer"][0][1] if "peer" in made else None, budget)
-            if failed:
-                return failed
-            made["ours"] = [self.make(stack, ours, budget) for _ in several]
+            ways = {"peer": way, "ours": ours} if way in peers(self.network) else {"ours": ours}
+            together = way.startswith("inductor")
+            for number in range(self.settings["processes"]):
+                worker = None
+                # Who is there first takes turns; the first of all is the peer, which tells our budget.
+                for name in list(ways)[:: -1 if number % 2 else 1]:
+                    if name == "ours" and number == 0:
+                        budget, failed = _budget(way, made["peer"][0][1] if "peer" in made else None, budget)
+                        if failed:
+                            return failed
+                    one = self.make(stack, name, ways[name], budget if name == "ours" else None, worker)
+                    made.setdefault(name, []).append(one)
+                    worker = one[0] if together else None
             return {"way": way, "budget": budget, **self.timed(made)}
 
     def lowest(self, plain: dict[str, Any]) -> dict[str, Any]:
         """The row of the least budget. The first error that names one comes before anything has been measured."""
         with ExitStack() as stack:
-            named = self.make(stack, "checkmate", 1)[1]["named"]
+            named = self.make(stack, "ours", "checkmate", 1)[1]["named"]
         for _ in range(_NAMED):
             row = self.run(LOWEST, plain, int(named))
             named = row["ours"].get("named")

@@ -1,4 +1,4 @@
-"""One way of training one network, for torch_peers.py and gpu.py: a process that does nothing else, and answers requests.
+"""One way of training one network, or several in turn, for torch_peers.py and gpu.py: a process that does nothing else, and answers requests.
 
 Ways:
     eager                   plain training
@@ -30,11 +30,13 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch._functorch.config
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 from torch_peers_networks import TASKS, Network, Task, square_root
 
 _aten = torch.ops.aten
+functorch_config: Any = torch._functorch.config
 #: What selective checkpointing keeps: the choice of PyTorch's own examples.
 _KEPT = {
     _aten.mm.default,
@@ -139,9 +141,11 @@ class Trainer:
     Args:
         request: scale, network, device and way; for checkmate the budget and the seconds for a search; examples, if not the task's own;
             lock: files, if other processes use the device, too, which then take turns.
+        others: bytes of what else trains in this process, which do not count.
     """
 
-    def __init__(self, request: dict[str, Any]):
+    def __init__(self, request: dict[str, Any], others: int = 0):
+        self.others = others
         self.device = torch.device(request["device"])
         self.turn = Turn(request.get("lock"), self.device)
         task = TASKS[request["scale"]][request["network"]]
@@ -154,6 +158,7 @@ class Trainer:
     def _prepared(self, request: dict[str, Any]) -> Any:
         network: Network = self.network
         kind, *details = self.way.split()
+        functorch_config.activation_memory_budget = 1.0  # of the whole process: another way may have set it
         if kind == "checkpoint":
             network.every = square_root(network) if details[0] == "sqrt" else int(details[0])
         elif kind == "selective":
@@ -163,13 +168,10 @@ class Trainer:
             network.every = int(details[-1])
             return torch.compile(network, backend=_ATEN if kind == "compiled" else "inductor")
         elif kind in ("partitioner", "inductor"):
-            import torch._functorch.config as config
-
-            settings: Any = config
             if details:
-                settings.activation_memory_budget = float(details[-1])
+                functorch_config.activation_memory_budget = float(details[-1])
             if kind == "partitioner":
-                settings.activation_memory_budget_solver = details[0]
+                functorch_config.activation_memory_budget_solver = details[0]
             return torch.compile(network, backend=_ATEN if kind == "partitioner" else "inductor")
         elif kind == "checkmate":
             import checkmate.torch
@@ -241,7 +243,7 @@ class Trainer:
             self.step()
         reserved = torch.cuda.max_memory_reserved(self.device) if cuda else None
         requested = torch.cuda.memory_stats(self.device).get("requested_bytes.all.peak") if cuda else None
-        return {"peak": seen.peak, "reserved": reserved, "requested": requested}
+        return {"peak": seen.peak - self.others, "reserved": reserved, "requested": requested}
 
     def later_peak(self) -> int:
         """The highest of several steps in a row, as CUDA's allocator counts it."""
@@ -342,18 +344,27 @@ def make(trainer: Trainer) -> dict[str, Any]:
     return {**said, **(trainer.planned() if trainer.way.startswith("checkmate") else {}), "warnings": texts}
 
 
-def answer(trainer: Trainer | None, request: dict[str, Any]) -> tuple[Trainer | None, dict[str, Any]]:
-    """What to say to a request: to make a trainer and warm it up, to train, or to find the largest batch."""
+def answer(trainers: dict[str, Trainer], request: dict[str, Any]) -> dict[str, Any]:
+    """What to say to a request: to make a trainer and warm it up, to train, or to find the largest batch.
+
+    Args:
+        trainers: by the name that requests call them by ("as"), if there are several.
+    """
     from checkmate.errors import InfeasibleBudget
 
+    name = request.get("as", "")
+    trainer = trainers.pop(name, None)  # one that fails is gone
     try:
         if request["do"] == "make":
-            trainer = Trainer(request)
-            return trainer, make(trainer)
-        if request["do"] == "largest":
-            return None, largest(request)
-        assert trainer is not None
-        return trainer, {"seconds": trainer.times(request["times"]) if "times" in request else trainer.step()}
+            trainer = Trainer(request, _held(request["device"]) if trainers else 0)
+            said = make(trainer)
+        elif request["do"] == "largest":
+            return largest(request)
+        else:
+            assert trainer is not None
+            said = {"seconds": trainer.times(request["times"]) if "times" in request else trainer.step()}
+        trainers[name] = trainer
+        return said
     except InfeasibleBudget as error:
         # Gradients are gone before the next step, which nothing that is planned at the first step can know.
         gradients = sum(p.nbytes for p in trainer.network.parameters()) if trainer else 0
@@ -365,16 +376,25 @@ def answer(trainer: Trainer | None, request: dict[str, Any]) -> tuple[Trainer | 
     if trainer is not None:
         gc.collect()  # the turn ends with what the failed step has made, which its error held until here
         trainer.turn.give()
-    return None, said
+    return said
+
+
+def _held(device: str) -> int:
+    """Bytes that this process holds on the device."""
+    import checkmate.torch
+
+    gc.collect()
+    with checkmate.torch.measure(torch.device(device)) as seen:
+        pass
+    return seen.peak
 
 
 def main() -> None:
     import checkmate.torch  # noqa: F401 - before the first request, while nobody waits for it
 
-    trainer = None
+    trainers: dict[str, Trainer] = {}
     for line in sys.stdin:
-        trainer, said = answer(trainer, json.loads(line))
-        print(json.dumps(said), flush=True)
+        print(json.dumps(answer(trainers, json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":

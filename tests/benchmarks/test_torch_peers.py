@@ -56,11 +56,11 @@ def test_a_peer_that_fails_is_a_row(load: Any) -> None:
 class Process:
     """Of a training whose steps take so long each."""
 
-    def __init__(self, *seconds: float):
-        self.seconds = iter(seconds)
+    def __init__(self, name: str, *seconds: float):
+        self.name, self.seconds = name, iter(seconds)
 
     def ask(self, request: dict[str, str]) -> dict[str, float]:
-        assert request == {"do": "step"}
+        assert request == {"do": "step", "as": self.name}
         return {"seconds": next(self.seconds)}
 
 
@@ -68,7 +68,9 @@ def test_of_several_processes_the_mean_counts(load: Any) -> None:
     peers = load("torch_peers")
     said = {"peak": 100}
     with peers.Comparison("gpt2", {"rounds": 2}) as comparison:
-        found = comparison.timed({"plain": [(Process(3, 3), said)], "peer": [(Process(1, 2), said), (Process(2, 5), said)]})
+        found = comparison.timed(
+            {"plain": [(Process("plain", 3, 3), said)], "peer": [(Process("peer", 1, 2), said), (Process("peer", 2, 5), said)]}
+        )
     assert found == {
         "plain": {**said, "seconds": [3, 3]},
         "peer": {**said, "seconds": [1.5, 3.5], "apart": [[1, 2], [2, 5]]},
