@@ -20,6 +20,12 @@ def floats(millions_of_bytes: float) -> torch.Tensor:
     return torch.empty(int(millions_of_bytes * MB) // 4)
 
 
+@pytest.fixture(autouse=True)
+def _no_garbage() -> None:
+    """What other tests have left behind would count as held, and as released wherever it happens to be collected."""
+    gc.collect()
+
+
 def test_new_tensors_frees_and_what_stays() -> None:
     with measure("cpu") as m:
         first = floats(8)
@@ -37,7 +43,6 @@ def test_new_tensors_frees_and_what_stays() -> None:
 
 
 def test_base_counts_every_storage_once() -> None:
-    gc.collect()
     with measure("cpu") as before:
         pass
     whole = floats(8)
