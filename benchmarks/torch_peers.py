@@ -81,7 +81,7 @@ class Comparison(ExitStack):
         """A process that trains this way, warm, and what it said.
 
         Args:
-            name: plain, peer or ours. worker: a process that trains another way, too.
+            name: what requests call it by. worker: a process that trains another way, too.
         """
         worker = worker or stack.enter_context(Worker(SCRIPT, **KEPT))
         asked = {setting: self.settings[setting] for setting in ("scale", "device", "time_limit", "examples")}
@@ -145,8 +145,8 @@ class Comparison(ExitStack):
                 worker = None
                 # Who is there first takes turns; the first of all is the peer, which tells our budget.
                 for name in list(ways)[:: -1 if number % 2 else 1]:
-                    if name == "ours" and number == 0:
-                        budget, failed = _budget(way, made["peer"][0][1] if "peer" in made else None, budget)
+                    if name == "ours" and budget is None:
+                        budget, failed = _budget(way, made["peer"][0][1], None)
                         if failed:
                             return failed
                     one = self.make(stack, name, ways[name], budget if name == "ours" else None, worker)

@@ -36,7 +36,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from torch_peers_networks import TASKS, Network, Task, square_root
 
 _aten = torch.ops.aten
-functorch_config: Any = torch._functorch.config
+_functorch: Any = torch._functorch.config
 #: What selective checkpointing keeps: the choice of PyTorch's own examples.
 _KEPT = {
     _aten.mm.default,
@@ -158,7 +158,7 @@ class Trainer:
     def _prepared(self, request: dict[str, Any]) -> Any:
         network: Network = self.network
         kind, *details = self.way.split()
-        functorch_config.activation_memory_budget = 1.0  # of the whole process: another way may have set it
+        _functorch.activation_memory_budget = 1.0  # of the whole process: another way may have set it
         if kind == "checkpoint":
             network.every = square_root(network) if details[0] == "sqrt" else int(details[0])
         elif kind == "selective":
@@ -169,9 +169,9 @@ class Trainer:
             return torch.compile(network, backend=_ATEN if kind == "compiled" else "inductor")
         elif kind in ("partitioner", "inductor"):
             if details:
-                functorch_config.activation_memory_budget = float(details[-1])
+                _functorch.activation_memory_budget = float(details[-1])
             if kind == "partitioner":
-                functorch_config.activation_memory_budget_solver = details[0]
+                _functorch.activation_memory_budget_solver = details[0]
             return torch.compile(network, backend=_ATEN if kind == "partitioner" else "inductor")
         elif kind == "checkmate":
             import checkmate.torch
@@ -386,7 +386,7 @@ def _held(device: str) -> int:
     gc.collect()
     with checkmate.torch.measure(torch.device(device)) as seen:
         pass
-    return seen.peak
+    return seen.base
 
 
 def main() -> None:

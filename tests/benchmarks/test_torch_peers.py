@@ -77,6 +77,31 @@ def test_of_several_processes_the_mean_counts(load: Any) -> None:
     }
 
 
+def test_beside_inductor_both_share_processes_and_who_is_there_first_takes_turns(
+    load: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = load("torch_peers")
+    made: list[tuple[str, int | None, int]] = []
+
+    def make(_self: Any, _stack: Any, name: str, _way: str, budget: int | None = None, worker: Any = None) -> Any:
+        worker = worker or object()
+        made.append((name, budget, id(worker)))
+        return worker, {"peak": 1000}
+
+    monkeypatch.setattr(peers.Comparison, "make", make)
+    monkeypatch.setattr(
+        peers.Comparison, "timed", lambda _self, made: {name: [one[0] for one in each] for name, each in made.items()}
+    )
+    settings = {"device": "cpu", "processes": 2}
+    with peers.Comparison("gpt2", settings) as comparison:
+        row = comparison.run("inductor", {"error": "not measured"}, None)
+        assert [one[:2] for one in made] == [("peer", None), ("ours", 1001), ("ours", 1001), ("peer", None)]
+        assert row["peer"] == row["ours"]
+        assert len(set(row["peer"])) == 2
+        row = comparison.run("selective", {"error": "not measured"}, None)
+        assert len({*row["peer"], *row["ours"]}) == 4
+
+
 def test_reported_networks_have_ways_of_their_own(load: Any) -> None:
     peers, networks = load("torch_peers"), load("torch_peers_networks")
     assert set(peers.REPORTED) <= set(networks.TASKS["cpu"])
