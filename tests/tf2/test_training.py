@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import checkmate
 import checkmate.tf2
@@ -91,6 +92,37 @@ def test_mixed_precision(policy: str) -> None:
     assert values == expected
     if policy == "mixed_float16":
         assert any(float(v) == 2.0**35 for v in variables if v.shape == ())
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_a_step_that_draws_is_tried_out_and_draws_the_same(legacy: bool) -> None:
+    """Random ops with a state of their own, and generators, which are variables: a rehearsal moves neither on."""
+    case = CASES["conv"]()
+    layers = keras.layers
+
+    def make() -> keras.Model:
+        keras.utils.set_random_seed(0)
+        generator = tf.random.Generator.from_seed(3)
+
+        class Noise(layers.Layer):  # type: ignore[misc]
+            def call(self, x: tf.Tensor) -> tf.Tensor:
+                return x + (tf.random.normal(tf.shape(x), seed=5) if legacy else generator.normal(tf.shape(x)))
+
+        x = inputs = layers.Input(case.x.shape[1:])
+        for _ in range(4):
+            x = Noise()(layers.Conv2D(16, 3, padding="same", activation="relu")(x))
+        model = keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+        model.generator = generator
+        return model
+
+    case.make = make
+    expected, losses, _ = train_plain(case)
+    variables, values, plan = train(case, "150%" if legacy else "70%")
+    assert identical(variables, expected)
+    assert values == losses
+    assert plan.rehearsed_peak is not None
+    assert plan.measured_peak is not None
+    assert 0.75 * plan.rehearsed_peak <= plan.measured_peak <= 1.05 * plan.rehearsed_peak
 
 
 def test_every_way_of_running_gives_the_same() -> None:

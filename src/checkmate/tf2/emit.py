@@ -13,14 +13,28 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
 import tensorflow as tf
 
 from ..schedule import Compute, Step
 from .capture import Captured
-from .functions import changes_something, resources_of
+from .functions import changes_something, draws, resources_of
 from .internals import is_stateful
 from .nodes import Emitted, Nodes
-from .op_kinds import SMALL, is_big, is_handle, is_one_kernel, is_shape, needs, root, shape_value, source, tensor_bytes
+from .op_kinds import (
+    CALLS,
+    SMALL,
+    are_sizes_known,
+    is_big,
+    is_handle,
+    is_one_kernel,
+    is_shape,
+    needs,
+    root,
+    shape_value,
+    source,
+    tensor_bytes,
+)
 from .overlap import one_by_one
 from .replay import Run, replay
 from .trace import is_fixed
@@ -74,8 +88,9 @@ def original(name: str) -> str:
 
 
 def can_run_dry(captured: Captured) -> bool:
-    """The step changes nothing but variables, by ops that nothing else reads: it can be tried out without them."""
-    return not any(op.outputs and changes_something(op) for group in captured.groups for op in group.ops)
+    """The step changes nothing but variables, by ops of which at most small outputs are read: it can be tried out without them."""
+    ops = (op for group in captured.groups for op in group.ops)
+    return all(_can_be_left_out(op) for op in ops if changes_something(op) and not draws(op))
 
 
 class _Emitter:
@@ -97,7 +112,7 @@ class _Emitter:
         self.workspace = {name: cost.workspace for name, cost in captured.costs.items()}
         self.biases = {filters.name: bias for bias, filters in pairs}
         self.constants = _constants(traced.ops)
-        anything = any(is_big(op) and op.name in self.constants for op in traced.ops)
+        anything = dry or any(is_big(op) and op.name in self.constants for op in traced.ops)
         self.flag = self._unknown(traced.inputs[: traced.argument_count]) if anything else None
         self.copies: Counter[str] = Counter()
         # Names of nodes and tensors stand for what was emitted.
@@ -154,7 +169,7 @@ class _Emitter:
                 before += [copy for handle in filter(is_handle, op.inputs) for copy in self.readers[handle.name]]
         if self.mode == "full" and number:
             before = [*before, self.waited_for[number - 1][0]]
-        if self.dry and is_stateful(op) and not op.outputs:
+        if self.dry and is_stateful(op) and changes_something(op) and not draws(op):
             self.latest[op.name] = self._leave_out(op, before)
         else:
             self._copy(op, before)
@@ -212,9 +227,8 @@ class _Emitter:
         self.copies[op.name] += 1
         new = f"{op.name}{_AGAIN}{number}" if number else str(op.name)
         inputs = [self.tensors[t.name] for t in op.inputs]
-        if self.flag is not None and op.name in self.constants and is_big(op):
-            choice = self.nodes.add("SelectV2", [self.flag, inputs[0], inputs[0]], before, T=op.inputs[0].dtype)
-            inputs[0] = f"{choice}:0"
+        if op.name in self.constants and is_big(op):
+            inputs[0] = self._not_constant(inputs[0], op.inputs[0].dtype, before)
         if is_stateful(op):
             before = [*before, *self._in_turn_of_variables(op, new)]
         self.nodes.copy(self.originals[op.name], new, inputs, before)
@@ -253,6 +267,12 @@ class _Emitter:
                 return self.nodes.add("Cast", [f"{scalar}:0"], SrcT=dtype, DstT=tf.bool, Truncate=False) + ":0"
         return None
 
+    def _not_constant(self, tensor: str, dtype: tf.DType, before: list[str]) -> str:
+        """The same numbers, of which TensorFlow cannot know that they are the same in every step."""
+        if self.flag is None:
+            return tensor
+        return self.nodes.add("SelectV2", [self.flag, tensor, tensor], before, T=dtype) + ":0"
+
     def _is_now(self, old: tf.Tensor, fresh: str) -> None:
         """Note the newest copy of a tensor; views of the copy before are forgotten."""
         self.tensors[old.name] = fresh
@@ -265,6 +285,9 @@ class _Emitter:
 
     def _leave_out(self, op: tf.Operation, before: list[str]) -> str:
         """Something without effect in place of an op: it reads one number of each input, so that these are computed."""
+        for tensor in op.outputs:
+            zeros = self.nodes.constant(np.zeros(tensor.shape.as_list(), tensor.dtype.as_numpy_dtype))
+            self._is_now(tensor, self._not_constant(zeros, tensor.dtype, before))
         for tensor in op.inputs:
             if not is_handle(tensor) and tensor_bytes(tensor):
                 self.left_out.append(self.nodes.first_number(self.tensors[tensor.name], tensor.dtype, before))
@@ -284,6 +307,12 @@ class _Emitter:
             elif other.type == "NoOp":
                 stack += other.control_inputs
         return found
+
+
+def _can_be_left_out(op: tf.Operation) -> bool:
+    """Nothing reads what it gives, or that is a few numbers, as the state of a generator, which it moves on."""
+    numbers = all(tensor.dtype.is_numpy_compatible and tensor.dtype != tf.string for tensor in op.outputs)
+    return not op.outputs or (op.type not in CALLS and numbers and are_sizes_known(op.outputs) and not is_big(op))
 
 
 def _reads_large(op: tf.Operation) -> bool:

@@ -51,6 +51,11 @@ def changes_something(op: tf.Operation) -> bool:
     )
 
 
+def draws(op: tf.Operation) -> bool:
+    """The op draws random numbers with a state of its own: a copy of it in another graph draws without changing anything here."""
+    return op.type in _OWN_STATE
+
+
 def resources_of(op: tf.Operation) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Handles of variables and the like that an op reads, and those that it may change."""
     handles = {tensor.name: number for number, tensor in enumerate(op.inputs) if tensor.dtype == tf.resource}
