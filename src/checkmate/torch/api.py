@@ -19,6 +19,7 @@ from . import steps_without_plan
 from .backend import Session, backend, backend_of, checkmate, sessions_of
 from .capture import read_joint_graph
 from .coverage import Coverage, coverage_of, is_compiled, note_left_out, owner, watch_by_name
+from .fake_tensors import without_meta
 from .hooks import Hooks, framed, hooks_of, to_compile
 from .internals import in_one_call, isolation, on_compile, trace_and_compile
 from .layers import names_of
@@ -234,7 +235,7 @@ def capture(
     """The graph of one training step of `model`, for planning without training. Nothing is changed or trained.
 
     Args:
-        inputs: of the model. They and the model may be fake tensors (`torch._subclasses.FakeTensorMode`).
+        inputs: of the model. They and the model may be fake tensors (`torch._subclasses.FakeTensorMode`) or on the meta device.
         loss: from the model's output to a scalar. By default the output's `loss` if it has one, the output itself if it is a
             scalar, else the sum of all floating-point outputs.
         cost_model: "profile" or "flops".
@@ -247,6 +248,7 @@ def capture(
             where it cannot compile the model as one graph.
     """
     meant_for = device_model(device) if isinstance(device, str) else device
+    model, inputs = without_meta(model, inputs)
     name, names = type(model).__name__, names_of(model)  # PyTorch keeps every backend, which had better not hold the model
 
     def profile(nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:

@@ -129,8 +129,17 @@ def same_device(device: torch.device, wanted: torch.device) -> bool:
 
 
 def main_device(tensors: Iterable[torch.Tensor]) -> torch.device:
-    """The device of what these tensors are parts of: an accelerator if any of them is on one."""
+    """The device of what these tensors are parts of: an accelerator if any of them is on one.
+
+    Raises:
+        CheckmateError: all of them are on the meta device.
+    """
     devices = dict.fromkeys(tensor.device for tensor in tensors)
+    if devices and all(device.type == "meta" for device in devices):
+        raise CheckmateError(
+            "the model is on the meta device, where nothing has bytes: move it to another one to train it (model.to_empty(device=...)), or plan "
+            "it, as a torch.nn.Module, with checkmate.torch.capture"
+        )
     return next((device for device in devices if device.type not in ("cpu", "meta")), torch.device("cpu"))
 
 
