@@ -90,7 +90,6 @@ def test_a_model_on_the_meta_device_is_planned_as_on_the_cpu() -> None:
     assert model.norm.running_mean is statistics
     with FakeTensors():
         assert made_on("meta")[0].scale.device.type == "cpu"
-        assert torch.ones(3).to("meta").device.type == "cpu"
         made = made_on("meta")
     assert capture(*made, device="h100") == expected
 

@@ -245,8 +245,9 @@ def _torch_graph(
     fake_mode: AbstractContextManager[object],
 ) -> Graph:
     from ..torch import capture
+    from ..torch.fake_tensors import without_meta
 
-    model, batch = made.model, made.batch
+    model, batch = without_meta(made.model, made.batch)
     if isinstance(batch, Mapping):
         names = list(batch)
 

@@ -47,13 +47,10 @@ class _Making(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.__deepcopy__ and isinstance(args[0], FakeTensor) and args[0].is_leaf:
             return _copy(*args)
-        places = [_elsewhere(x) if isinstance(x, torch.device) or func is torch.Tensor.to else x for x in args]
-        return func(*places, **{name: _elsewhere(x) if name == "device" else x for name, x in (kwargs or {}).items()})
-
-
-def _elsewhere(device: Any) -> Any:
-    """Where to make a tensor that is to be on this device."""
-    return "cpu" if isinstance(device, str | torch.device) and torch.device(device).type == "meta" else device
+        keywords = dict(kwargs or {})
+        if "device" in keywords and keywords["device"] is not None and torch.device(keywords["device"]).type == "meta":
+            keywords["device"] = "cpu"
+        return func(*args, **keywords)
 
 
 def _copy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
