@@ -107,6 +107,49 @@ def test_gradients_add_up_in_one_buffer(tmp_path, monkeypatch) -> None:
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), again.parameters(), strict=True))
 
 
+def scattered(name: str, x: Tensor, places: Tensor) -> Tensor:
+    """Something that scatters, in the forward or in the backward pass."""
+    rows = places % len(x)
+    return {
+        "gather": lambda: x.gather(0, rows[:, None].expand(-1, x.shape[1])),
+        "index": lambda: x[rows],
+        "scatter_add": lambda: torch.zeros_like(x).scatter_add(0, rows[:, None].expand_as(x), x),
+        "scatter": lambda: (x * 2).scatter(0, rows[:, None].expand_as(x)[:1], x[:1]),
+        "scatter_value": lambda: (x * 2).scatter(0, rows[:, None].expand_as(x)[:1], 0.5),
+        "scatter_reduce": lambda: (x * 2).scatter_reduce(0, rows[:, None].expand_as(x), x, "sum"),
+        "index_add": lambda: (x * 2).index_add(0, rows, x),
+        "index_put": lambda: (x * 2).index_put((rows,), x, accumulate=True),
+    }[name]()
+
+
+@pytest.mark.parametrize(
+    "name", ["gather", "index", "scatter_add", "scatter", "scatter_value", "scatter_reduce", "index_add", "index_put"]
+)
+def test_what_is_scattered_goes_into_what_was_there(name: str) -> None:
+    torch.manual_seed(0)
+    places = torch.randint(0, 1000, (512,))
+
+    class Scatter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(64, 64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return scattered(name, self.first(x).sin(), places).tanh().square().sum()
+
+    plain, x = Scatter(), torch.randn(512, 64)
+    graph = checkmate.torch.capture(plain, x)
+    assert any(found.startswith(("scatter", "index")) for found in names(graph))
+    plain(x).backward()
+    expected = [parameter.grad for parameter in plain.parameters()]
+    plain.zero_grad()
+    model = checkmate.torch.compile(plain, "110%", time_limit=2)
+    for _ in range(2):
+        model.zero_grad()
+        model(x).backward()
+    assert all(torch.equal(parameter.grad, other) for parameter, other in zip(model.parameters(), expected, strict=True))
+
+
 @pytest.mark.parametrize("last", ["returned", "kept by the script", "read twice", "a view is read"])
 def test_what_somebody_else_may_look_at_is_left_alone(last: str) -> None:
     def f(x: Tensor) -> tuple[Tensor, ...]:

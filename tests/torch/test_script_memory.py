@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import checkmate.torch
 from checkmate.torch import BudgetWarning
+from checkmate.torch.backend import sessions_of
 from checkmate.torch.script_memory import Script, ScriptMemory
 
 SIZE = 4 * 10_000
@@ -167,6 +168,20 @@ def test_a_loss_outside_of_the_model_is_under_the_budget_once_it_was_seen() -> N
     with checkmate.torch.measure() as planned:
         step()
     assert own + planned.peak - planned.base <= budget
+
+
+def test_what_a_loss_takes_is_not_forgotten_where_training_holds_more() -> None:
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)), torch.randn(256, 64)
+    checkmate.torch.compile(model, budget=2**24, time_limit=2, cost_model="flops")
+    model(x).square().mean().backward()
+    (session,) = sessions_of(model.parameters())
+    planner, (plan,) = session.group.planner, session.group.plans
+    room = 2**24 - plan.plan.modelled_peak - plan.plan.margin
+    taken = 2**22
+    assert plan.covers(plan.plan.outside + room - 2**20)
+    assert plan.accepts(plan.passes, planner.profile, Script(0, {0: taken}))
+    assert not plan.covers(plan.plan.outside + room - 2**20)
+    assert plan.covers(plan.plan.outside + 2**24 - taken - 2**20)
 
 
 def test_nobody_is_told_of_a_step_that_left_room_for_a_state_which_was_not_there_yet() -> None:

@@ -174,6 +174,28 @@ def test_an_optimizer_that_takes_more_than_the_budget(options: dict[str, bool], 
     assert (4 * parameters + peak.peak - peak.base > budget) == bool(told)
 
 
+@pytest.mark.parametrize("when", [1, 10])
+def test_an_optimizer_that_takes_more_once_parameters_are_unfrozen(when: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 2048), nn.Linear(2048, 16))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.Adam(model[1].parameters(), foreach=True)
+    planned = checkmate.torch.compile(model, sum(4 * parameter.nbytes for parameter in model.parameters()) + 2**20, time_limit=1)
+    x = torch.randn(16, 256)
+
+    def step() -> None:
+        planned(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(when):
+        step()  # a warning would be an error
+    model[0].requires_grad_(True)
+    optimizer.add_param_group({"params": list(model[0].parameters())})
+    with pytest.warns(BudgetWarning, match=r"optimizer.step\(\) takes"):
+        step()
+
+
 def test_frozen_parameters() -> None:
     which, plain, planned = both("residual")
     for model in (plain, planned):

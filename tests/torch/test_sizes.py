@@ -341,3 +341,19 @@ def test_sequences_that_differ_in_length_come_as_one_tensor() -> None:
     plans = checkmate.torch.plans(planned)
     assert all(plan.measured_peak is not None and plan.measured_peak <= 1_050_000 for plan in plans)
     assert any(plan.schedule.num_recomputations for plan in plans)
+
+
+def test_sequences_that_differ_in_length_may_need_a_gradient() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16))
+    planned = checkmate.torch.compile(twin(plain), budget="64MiB", time_limit=2)
+    found = []
+    for one in (plain, planned):
+        torch.manual_seed(1)
+        x = torch.nested.nested_tensor(
+            [torch.randn(length, 16) for length in (20, 23, 29)], layout=torch.jagged, requires_grad=True
+        )
+        one(x).values().square().mean().backward()
+        assert x.grad is not None
+        found.append([x.grad.values(), *(parameter.grad for parameter in one.parameters())])
+    assert identical(*found)

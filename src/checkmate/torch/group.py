@@ -464,7 +464,7 @@ class Group:
         if len(self.plans) > _KEPT:
             self.plans.remove(oldest := min(self.plans, key=lambda plan: plan.last_used))
             oldest.search_no_more()
-        self._impossible = None
+        self._impossible, self._optimizer_steps = None, 0  # other parameters may train now
         return made
 
     def _optimizer_stepped(self) -> None:

@@ -356,13 +356,14 @@ class _Watched:
         return frozenset(map(id, tensors_in(optimizer.param_groups)) if optimizer is not None else ())
 
     def prediction(self) -> Prediction:
-        """Made once for what the optimizer holds now."""
+        """Made once for what the optimizer holds now; and anew when it is given parameters, or some are unfrozen or frozen."""
         optimizer = self.optimizer()
         if optimizer is None:
             return Prediction()
         groups = optimizer.param_groups
-        key = len(optimizer.state), [(len(group["params"]), sum(p.requires_grad for p in group["params"])) for group in groups]
-        if self._prediction is None or (self._prediction[0] != key and not self.steps):
+        trained = [(len(group["params"]), sum(p.requires_grad for p in group["params"])) for group in groups]
+        key = trained, 0 if self.steps else len(optimizer.state)  # its steps make the state that was foreseen
+        if self._prediction is None or self._prediction[0] != key:
             self._prediction = key, predict(optimizer)
         return self._prediction[1]
 

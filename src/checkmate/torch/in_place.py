@@ -1,7 +1,7 @@
 """Ops whose output may take the storage of an input: eager autograd adds gradients up in place, and so does an emitted step.
 
-Only ops that compute each element from the elements at its place, through the `out=` form that PyTorch has of them: the same kernel
-runs, so results are the same to the bit.
+Only ops that compute each element from the elements at its place, and those that change some places of their first input, through the form
+that PyTorch has of them to write into a given tensor: the same kernel runs, so results are the same to the bit.
 """
 
 from __future__ import annotations
@@ -17,10 +17,31 @@ from torch import fx
 from .internals import keeps_graph
 from .nodes import OpNode, tensors_of
 
+_aten = torch.ops.aten
+
+
+def _index_put_into(given: torch.Tensor, *arguments: Any, out: torch.Tensor, **keywords: Any) -> torch.Tensor:
+    """The `out=` form of `index_put` copies; `out` is where `given` is, too."""
+    return _aten.index_put_(out, *arguments, **keywords)  # type: ignore[no-any-return]
+
+
+#: Ops that change some places of their first input, and the form that writes there: eager autograd scatters the gradients of gathers and
+#: of indexing into zeros that it has just made.
+_SCATTERS: dict[Any, Any] = {
+    _aten.scatter_add.default: _aten.scatter_add.out,
+    _aten.scatter.src: _aten.scatter.src_out,
+    _aten.scatter.value: _aten.scatter.value_out,
+    _aten.scatter_reduce.two: _aten.scatter_reduce.two_out,
+    _aten.index_add.default: _aten.index_add.out,
+    _aten.index_put.default: _index_put_into,
+}
+
 
 @cache
 def out_variant(target: Any) -> tuple[Any, str] | None:
-    """The form of an elementwise op that writes into a given tensor, and the name of that argument; None if there is none."""
+    """The form of an op that writes into a given tensor, and the name of that argument; None if there is none."""
+    if target in _SCATTERS:
+        return _SCATTERS[target], "out"
     if not isinstance(target, torch._ops.OpOverload) or torch.Tag.pointwise not in target.tags:
         return None
     if len(target._schema.returns) != 1 or target._schema.is_mutable:
@@ -40,7 +61,7 @@ def out_variant(target: Any) -> tuple[Any, str] | None:
 def write_over_saved(
     storage: torch.Tensor, target: Any, variant: Any, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
-    """An elementwise op of the backward pass that writes in a tensor that the forward pass saved, unless that is read once more.
+    """An op of the backward pass that writes in a tensor that the forward pass saved, unless that is read once more.
 
     Args:
         storage: to write in. target: the op. variant, name: as from `out_variant`.
@@ -68,13 +89,12 @@ def _expanded(size: Any) -> Any:
 
 
 def writable_inputs(node: fx.Node) -> list[fx.Node]:
-    """The inputs in which an elementwise op could write its output, as far as their layout goes."""
+    """The inputs in which an op could write its output, as far as their layout goes."""
     made = tensors_of(node)
     if out_variant(node.target) is None or len(made) != 1:
         return []
-    return [
-        source for source in node.all_input_nodes if (given := tensors_of(source)) and len(given) == 1 and like(given[0], made[0])
-    ]
+    sources = node.all_input_nodes[:1] if node.target in _SCATTERS else node.all_input_nodes
+    return [source for source in sources if (given := tensors_of(source)) and len(given) == 1 and like(given[0], made[0])]
 
 
 def find_reuses(

@@ -103,7 +103,12 @@ def without_history(saved: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
     So would a view of it.
     """
     returned = {id(x) for x in outputs if isinstance(x, torch.Tensor)}
-    return [x.detach() if id(x) in returned or (isinstance(x, torch.Tensor) and x._base is not None) else x for x in saved]
+    return [x.detach() if _may_have_history(x) and (id(x) in returned or x._base is not None) else x for x in saved]
+
+
+def _may_have_history(x: Any) -> bool:
+    """Integers never do, and which tensor they are in matters: nested tensors tell their ragged sizes apart by that of their offsets."""
+    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
 
 
 def versions(tensors: Sequence[Any]) -> list[int]:

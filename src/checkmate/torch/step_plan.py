@@ -119,6 +119,7 @@ class StepPlan:
         self._search: _Search | None = None
         self._script = script
         self._sizes = {tuple(one.sizes for one in passes)}  # that it was tried at
+        self._accepted = 0  # bytes that steps which it was tried for take at most, with what was seen of the script since
         self._known: dict[tuple[int, Bindings], bool] = {}  # sizes of a pass, and whether it is planned for them
         self.halves: list[Halves] = []
         self.stages: Stages | None = None
@@ -197,7 +198,8 @@ class StepPlan:
 
     def covers(self, outside: int) -> bool:
         """The step keeps to the budget though training holds so many bytes besides."""
-        return self.plan.modelled_peak + self.plan.margin + outside - self.plan.outside <= self.plan.budget
+        most = max(self.plan.modelled_peak + self.plan.margin, self._accepted)
+        return most + outside - self.plan.outside <= self.plan.budget
 
     def search_on(self, options: Options) -> None:
         """Begin to search for a better schedule, unless this one is final."""
@@ -232,9 +234,11 @@ class StepPlan:
         Args:
             script: what is known of it now.
         """
-        taken = self.taken(passes, profile, self._script if script is None else script)
+        known = self._script if script is None else script
+        taken = self.taken(passes, profile, known)
         fits = taken is not None and taken <= self.plan.budget
         if fits:
+            self._accepted = max(self._accepted, taken - (known.during - self._script.during))
             self._sizes.add(tuple(one.sizes for one in passes))
         return fits
 
