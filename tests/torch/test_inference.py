@@ -89,3 +89,34 @@ def test_an_evaluation_that_takes_more_is_told_once_and_ends_no_training() -> No
         for one, optimizer in zip((plain, model), optimizers, strict=True):
             train(one, optimizer, small)
     assert identical([*plain.parameters()], [*model.parameters()])
+
+
+@pytest.mark.parametrize("teacher", ["another model", "the model itself"])
+def test_what_runs_without_gradients_before_a_backward_pass_is_under_the_budget_once_it_was_seen(teacher: str) -> None:
+    torch.manual_seed(0)
+    student = nn.Sequential(*(layer for _ in range(24) for layer in (nn.Linear(64, 64), nn.ReLU())))
+    other = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64)).requires_grad_(False)
+    x, more = torch.randn(512, 64), torch.randn(2048, 64)
+
+    def step() -> None:
+        y = student(x)
+        with torch.no_grad():
+            target = other(x) if teacher == "another model" else student(more)[:512].clone()
+        nn.functional.mse_loss(y, target).backward()
+        student.zero_grad()
+
+    with measure() as plain:
+        step()
+    own = sum(tensor.nbytes for tensor in (x, *student.parameters(), *other.parameters()))
+    own += more.nbytes if teacher == "the model itself" else 0
+    budget = own + (plain.peak - plain.base) * 8 // 10
+    reserved = sum(parameter.nbytes for parameter in other.parameters())
+    checkmate.torch.compile(student, budget=budget, reserved=reserved, time_limit=2, cost_model="flops")
+    if teacher == "another model":
+        checkmate.torch.compile(other, budget=budget, reserved=reserved, time_limit=2, cost_model="flops")
+    with pytest.warns(BudgetWarning, match="or runs without gradients meanwhile"):
+        step()
+    step()
+    with measure() as planned:
+        step()
+    assert own + planned.peak - planned.base <= budget

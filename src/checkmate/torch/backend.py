@@ -111,7 +111,7 @@ class Session:
             return self.dry.forward(part, arguments)
         note_parameters(self.parameters, arguments)
         groups = _of_thread.groups
-        groups[:] = [group for group in groups if group.waits()]
+        groups[:] = [group for group in groups if group.waiting() is not None]
         for group in groups:
             if group is not self.group and group.given == self.group.given:
                 _merge(self.group, group)
@@ -129,7 +129,11 @@ class Session:
         """Run a graph that has no backward pass."""
         if self.dry is not None:
             return self.dry.inference(part, arguments)
-        return self.no_gradients[part](arguments, self.group)
+        graph = self.no_gradients[part]
+        for group in _of_thread.groups:
+            if (round := group.waiting()) is not None and group.given == self.group.given:
+                graph.runs_beside(round, arguments, self.group, group.held)
+        return graph(arguments, self.group)
 
 
 def _merge(group: Group, into: Group) -> None:

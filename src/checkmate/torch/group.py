@@ -98,10 +98,10 @@ class Group:
         self.trained |= other.trained
         self.held.absorb(other.held)
 
-    def waits(self) -> bool:
-        """A backward pass of a round that this thread began may still come."""
+    def waiting(self) -> Round[StepPlan] | None:
+        """The round that this thread began, if a backward pass of it may still come."""
         round = self._open.get(threading.get_ident())
-        return round is not None and round.waiting
+        return round if round is not None and round.waiting else None
 
     # --- passes ---
 
@@ -227,9 +227,11 @@ class Group:
         round.ended = True
         order = round.order
         self._orders.note(order, round.planned_for not in (None, order) and self._may_have_passed(round))
+        before = script = self._script(order)
         if round.script is not None:
-            self._scripts[order] = round.script.seen.joined(self._scripts.get(order, NOTHING))
+            script = round.script.seen.joined(before)
             self._scripts_at.setdefault(order, []).append(round.runs[0].sizes)
+        self._scripts[order] = script = round.with_beside(script)
         if round.twice:
             self._twice.add(order)
         plan = round.plan
@@ -257,11 +259,11 @@ class Group:
             plan.outdated = True
         elif unforeseen:
             plan.outdated = True
-        elif round.script is not None and not plan.accepts(
-            passes := passes_of(round), self.planner.profile, self._scripts[order]
+        elif (round.script is not None or script != before) and not plan.accepts(
+            passes := passes_of(round), self.planner.profile, script
         ):
             plan.outdated, plan.wanted = True, passes  # a loss outside the graphs, say, takes more than was estimated
-            taken = plan.taken(passes, self.planner.profile, self._scripts[order])
+            taken = plan.taken(passes, self.planner.profile, script)
             if taken is not None and not self.options.is_relative:  # a percentage comes to more once the loss is known
                 taken -= self.held.expected(plan.plan.device, look=False)  # planned for, and not there yet
                 if taken > plan.plan.budget:

@@ -22,7 +22,9 @@ from .watch import evaluation_beyond, warn
 
 if TYPE_CHECKING:
     from .group import Group
+    from .held import Held
     from .planner import Planner
+    from .rounds import Round
 
 #: Functions are made anew so many times because training holds more than before; then the last ones stay.
 _GROWTHS = 8
@@ -43,6 +45,7 @@ class InferenceGraph:
         self._plain = None if part.inductor else boxed(self._module)
         #: By sizes: what runs, and bytes that training may hold besides.
         self._at: dict[Bindings, tuple[Boxed, float]] = {}
+        self._takes: dict[Bindings, int] = {}  # bytes besides its inputs, by sizes
         self._steps = self._growths = 0
         self._told = False
 
@@ -56,6 +59,23 @@ class InferenceGraph:
             self._at[sizes] = self._made(sizes, arguments, group)
         run, _ = self._at[sizes]
         return run(arguments)
+
+    def runs_beside(self, round: Round[Any], arguments: Sequence[Any], group: Group, held: Held) -> None:
+        """It is about to run while a round waits for its backward passes, as a teacher behind its student. On CUDA counters see it.
+
+        Args:
+            held: what the training of the round holds.
+        """
+        if self.quick.device.type != "cpu":
+            return
+        sizes = self.quick.sizes.bind(arguments)
+        if sizes not in self._takes:
+            with preserved_random_state([self.quick.device]):
+                graph = part_graph(self._captured(sizes, group.planner)).graph
+            self._takes[sizes] = graph.no_recompute_peak - graph.fixed_memory
+        known = group.held.storages() | held.storages()
+        given = {key: storage.nbytes() for key, storage in storages_of(arguments, self.quick.device).items() if key not in known}
+        round.note_beside(self._takes[sizes], given)
 
     def _drop_outgrown(self, arguments: Sequence[Any], group: Group) -> None:
         if group.options.is_relative or self._growths == _GROWTHS:

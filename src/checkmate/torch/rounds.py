@@ -8,7 +8,7 @@ what is planned in one piece; an optimizer step with several microbatches has a 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +18,7 @@ from ..planning.parts import Event, Link
 from .forward_again import Called
 from .halves import Halves
 from .part import Left, Part, Ticket
-from .script_memory import ScriptMemory
+from .script_memory import Script, ScriptMemory
 from .sizes import Bindings
 from .watch import WithoutPlan
 
@@ -140,6 +140,7 @@ class Round(Generic[AnyPlan]):
         intact: as far as was looked, what runs were called with was there when other backward passes began.
         handing: what runs have left for each other, under a plan of stages.
         held_by_script: what a run has returned was still there when the plan had it computed again.
+        beside: by event, bytes that graphs without gradients took at most between it and the next.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -153,6 +154,7 @@ class Round(Generic[AnyPlan]):
     intact: bool = True
     handing: Any = None
     held_by_script: bool = False
+    beside: dict[int, int] = field(default_factory=dict)
     _looks: dict[int, list[Any]] = field(default_factory=dict)  # of the outputs of each run
     _made: dict[int, tuple[weakref.ref[Any], Hashable | Link]] = field(default_factory=dict)
     _first: Run | None = None  # whose inputs are not in there yet: most rounds have no second run
@@ -253,6 +255,20 @@ class Round(Generic[AnyPlan]):
         found = [storage for reference, _ in self._known().values() if (storage := reference()) is not None]
         found += [tensor.untyped_storage() for run in self.runs for tensor in run.saved]
         return {storage._cdata: storage for storage in found}
+
+    def note_beside(self, taken: int, given: Mapping[int, int]) -> None:
+        """A graph without gradients runs between the passes.
+
+        Args:
+            taken: bytes besides its inputs. given: bytes of the inputs by the identity of their storage, but for what training holds anyway.
+        """
+        own, event = self.storages(), len(self.events) - 1
+        taken += sum(size for key, size in given.items() if key not in own)
+        self.beside[event] = max(taken, self.beside.get(event, 0))
+
+    def with_beside(self, script: Script) -> Script:
+        """What is known of the script's memory, with what ran beside the round."""
+        return script.joined(Script(0, {event: script.during + taken for event, taken in self.beside.items()}))
 
     def _known(self) -> dict[int, tuple[weakref.ref[Any], Hashable | Link]]:
         """Where storages come from that passes have read or returned, by identity."""

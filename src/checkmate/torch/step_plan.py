@@ -236,11 +236,11 @@ class StepPlan:
         """
         known = self._script if script is None else script
         taken = self.taken(passes, profile, known)
-        fits = taken is not None and taken <= self.plan.budget
-        if fits:
-            self._accepted = max(self._accepted, taken - (known.during - self._script.during))
-            self._sizes.add(tuple(one.sizes for one in passes))
-        return fits
+        if taken is None or taken > self.plan.budget:
+            return False
+        self._accepted = max(self._accepted, taken - (known.during - self._script.during))
+        self._sizes.add(tuple(one.sizes for one in passes))
+        return True
 
     def taken(self, passes: Sequence[Pass], profile: Profiler, script: Script) -> int | None:
         """Bytes that a round of these passes takes under the schedule, with all that training holds; None where it cannot run them."""
