@@ -184,6 +184,39 @@ def test_what_a_loss_takes_is_not_forgotten_where_training_holds_more() -> None:
     assert plan.covers(plan.plan.outside + 2**24 - taken - 2**20)
 
 
+def test_a_loss_outside_of_the_model_is_looked_at_again_where_it_is_another_one() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(192, 192), nn.ReLU())))
+    x = torch.randn(1024, 192)
+
+    def step(auxiliary: bool) -> None:
+        y = model(x)
+        loss = y.square().mean()
+        if auxiliary:
+            loss = loss + y.exp().log1p().sin().cos().mean()
+        loss.backward()
+        model.zero_grad()
+
+    with checkmate.torch.measure() as plain:
+        step(True)
+    own = sum(tensor.nbytes for tensor in (x, *model.parameters()))
+    budget = own + (plain.peak - plain.base) * 9 // 10
+    checkmate.torch.compile(model, budget=budget, time_limit=2, cost_model="flops")
+    for _ in range(3):
+        step(False)  # a warning would be an error
+    with pytest.warns(BudgetWarning, match=TOLD):
+        step(True)
+    (session,) = sessions_of(model.parameters())
+    recorded = session.group._recorded
+    for auxiliary in (True, False, True):
+        with checkmate.torch.measure() as planned:
+            step(auxiliary)
+        assert own + planned.peak - planned.base <= budget
+    step(False)
+    step(True)
+    assert session.group._recorded == recorded  # both are known
+
+
 def test_nobody_is_told_of_a_step_that_left_room_for_a_state_which_was_not_there_yet() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(192, 192), nn.ReLU())))

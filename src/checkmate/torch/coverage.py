@@ -276,6 +276,19 @@ def saved_outside(
     return early, {key: storage for key, storage in late.items() if key not in early}
 
 
+def nodes_outside(roots: Sequence[Any]) -> tuple[str, ...]:
+    """Names of the autograd nodes behind these tensors, down to those of planned graphs: what a loss outside of the graphs consists of."""
+    found: list[str] = []
+    stack, seen = [root.grad_fn if isinstance(root, torch.Tensor) else getattr(root, "node", None) for root in roots], set()
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen and not is_of_a_graph(node):
+            seen.add(node)
+            found.append(node.name())
+            stack.extend(following for following, _ in node.next_functions)
+    return tuple(found)
+
+
 def _saved_by(node: Any) -> Iterator[object]:
     """What it holds: of what hooks have put away that, for to ask them for it again has effects (`torch.utils.checkpoint` computes
     it each time anew, and keeps it)."""

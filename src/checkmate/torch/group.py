@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -77,6 +77,7 @@ class Group:
         self._scripts: dict[Order, Script] = {}
         self._scripts_at: dict[Order, list[Bindings]] = {}  # sizes of the first passes of the rounds that showed them
         self._scripts_cover: set[tuple[Order, Bindings]] = set()  # sizes that are no larger
+        self._losses: dict[Order, set[tuple[str, ...]]] = {}  # outside of the graphs, that were recorded
         self._twice: set[Order] = set()  # backward passes ran more than once
         self._unlent: set[Order] = set()  # what parts returned is not computed again
         self._recorded = 0
@@ -228,7 +229,9 @@ class Group:
         order = round.order
         self._orders.note(order, round.planned_for not in (None, order) and self._may_have_passed(round))
         before = script = self._script(order)
-        if round.script is not None:
+        if recorded := (round.script is not None and round.script.recorded):
+            self._recorded += 1
+            self._losses.setdefault(order, set()).update(round.script.losses)
             script = round.script.seen.joined(before)
             self._scripts_at.setdefault(order, []).append(round.runs[0].sizes)
         self._scripts[order] = script = round.with_beside(script)
@@ -259,9 +262,7 @@ class Group:
             plan.outdated = True
         elif unforeseen:
             plan.outdated = True
-        elif (round.script is not None or script != before) and not plan.accepts(
-            passes := passes_of(round), self.planner.profile, script
-        ):
+        elif (recorded or script != before) and not plan.accepts(passes := passes_of(round), self.planner.profile, script):
             plan.outdated, plan.wanted = True, passes  # a loss outside the graphs, say, takes more than was estimated
             taken = plan.taken(passes, self.planner.profile, script)
             if taken is not None and not self.options.is_relative:  # a percentage comes to more once the loss is known
@@ -309,13 +310,9 @@ class Group:
                 round.plan.last_used = self._rounds
                 round.plan.plan.executions += 1
                 round.planned_for = round.plan.order
-            if (
-                captured.device.type == "cpu"
-                and self._recorded < _RECORDED
-                and (round.plan is None or not self._script_is_known(round.plan.order, captured, run.sizes))
-            ):
-                self._recorded += 1
-                round.script = ScriptMemory(partial(self._counted, round))
+            if captured.device.type == "cpu" and self._recorded < _RECORDED:
+                losses = () if round.plan is None else self._known_losses(round.plan.order, captured, run.sizes)
+                round.script = ScriptMemory(partial(self._counted, round), losses)
         elif round.plan is not None and not round.plan.follows(round):
             round.plan = None
             self._let_go(round.runs[0], round)
@@ -487,12 +484,12 @@ class Group:
         """What is known of the script's own memory in rounds of this order."""
         return self._scripts.get(order, NOTHING)
 
-    def _script_is_known(self, order: Order, captured: Captured, sizes: Bindings) -> bool:
-        """It was seen in a round whose first pass was at these sizes, or larger ones."""
+    def _known_losses(self, order: Order, captured: Captured, sizes: Bindings) -> Collection[tuple[str, ...]]:
+        """Losses outside of the graphs that were seen in rounds of this order, if one began at these sizes, or larger ones."""
         key = order, sizes
         if key not in self._scripts_cover and any(captured.covers(sizes, by=seen) for seen in self._scripts_at.get(order, ())):
             self._scripts_cover.add(key)
-        return key in self._scripts_cover
+        return self._losses[order] if key in self._scripts_cover else ()
 
     def _tell(self, what: str, message: str) -> None:
         if what not in self.warned:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ import torch
 
 from ..errors import CheckmateError
 from .allocations import Change, Note
-from .coverage import saved_outside
+from .coverage import nodes_outside, saved_outside
 from .internals import around_backward, inside_backward
 from .measure import Recording, storages_of
 
@@ -79,13 +79,15 @@ class ScriptMemory:
     """Looks at one round. It must live as long as the round.
 
     Attributes:
-        seen: so far.
+        seen: so far; recorded: anything was.
         counted: says of a storage, by identity, whether plans count it.
+        known: losses that need not be recorded, as `nodes_outside` names them. losses: of this round.
     """
 
-    def __init__(self, counted: Callable[[], Container[int]]) -> None:
-        self.seen = NOTHING
+    def __init__(self, counted: Callable[[], Container[int]], known: Collection[tuple[str, ...]] = ()) -> None:
+        self.seen, self.recorded = NOTHING, False
         self.counted = counted
+        self.known, self.losses = known, set[tuple[str, ...]]()
         self._event = 0  # the last one that began
         self._recording: Recording | None = None
         self._watched: list[weakref.ref[Any]] = []
@@ -131,6 +133,10 @@ class ScriptMemory:
 
     def engine_begins(self, roots: Sequence[Any]) -> bool:
         """Look at what is there. Whether the run is recorded."""
+        self.losses.add(loss := nodes_outside(roots))
+        if loss in self.known:
+            return False
+        self.recorded = True
         early, late = saved_outside(roots, self.counted())
         kept = {**early, **late}
         self._own = self._watch(kept.values())
