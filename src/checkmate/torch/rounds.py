@@ -268,7 +268,11 @@ class Round(Generic[AnyPlan]):
 
     def with_beside(self, script: Script) -> Script:
         """What is known of the script's memory, with what ran beside the round."""
-        return script.joined(Script(0, {event: script.during + taken for event, taken in self.beside.items()}))
+        return (
+            script.joined(Script(0, {event: script.during + taken for event, taken in self.beside.items()}))
+            if self.beside
+            else script
+        )
 
     def _known(self) -> dict[int, tuple[weakref.ref[Any], Hashable | Link]]:
         """Where storages come from that passes have read or returned, by identity."""
