@@ -96,7 +96,7 @@ def test_mixed_precision(policy: str) -> None:
 
 @pytest.mark.parametrize("legacy", [True, False])
 def test_a_step_that_draws_is_tried_out_and_draws_the_same(legacy: bool) -> None:
-    """Random ops with a state of their own, and generators, which are variables: a rehearsal moves neither on."""
+    """With a state that stands for that of a random op, and with generators: a rehearsal moves neither on."""
     case = CASES["conv"]()
     layers = keras.layers
 
@@ -117,7 +117,7 @@ def test_a_step_that_draws_is_tried_out_and_draws_the_same(legacy: bool) -> None
 
     case.make = make
     expected, losses, _ = train_plain(case)
-    variables, values, plan = train(case, "150%" if legacy else "70%")
+    variables, values, plan = train(case, "70%")
     assert identical(variables, expected)
     assert values == losses
     assert plan.rehearsed_peak is not None

@@ -15,6 +15,7 @@ from .functions import changes_something
 from .internals import captured_in, copy_functions, copy_op, without_graph_rewriting
 from .op_kinds import source
 from .order import apart_from, in_creation_order
+from .random_state import replaced
 from .trace import Traced
 
 
@@ -24,9 +25,9 @@ def without_batch(traced: Traced) -> Callable[[], None]:
     order = apart_from(traced.inputs[:arguments], traced.ops)
     begun = {op.name for op in order}
     if traced.plain is not None:  # what follows from sizes waits for a batch there, and not here
-        begun &= {
-            op.name for op in apart_from(traced.plain.inputs[:arguments], in_creation_order(traced.plain.graph.get_operations()))
-        }
+        apart = apart_from(traced.plain.inputs[:arguments], in_creation_order(traced.plain.graph.get_operations()))
+        names = {op.name for op in apart}
+        begun = {name for name in begun if replaced(name) in names}
     needed: set[str] = set()
     for op in reversed(order):
         if op.name in needed or (op.name in begun and changes_something(op)):

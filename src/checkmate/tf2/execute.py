@@ -7,6 +7,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import cached_property
 from math import isqrt
 from typing import Any
@@ -299,7 +300,8 @@ class Executor:
 
     def inline(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Emit the step into the graph that is being built."""
-        return emit(self.captured, self.plan.schedule.steps).place(flat)
+        emitted = emit(self.captured, self.plan.schedule.steps)
+        return replace(emitted, captured=self.captured.traced.random.begun_anew(emitted.captured)).place(flat)
 
     def _graph(self, dry: bool = False) -> Any:
         plan = self.plan

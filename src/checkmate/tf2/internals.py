@@ -15,7 +15,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute as eager_execute
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import ops as framework_ops
-from tensorflow.python.ops import handle_data_util
+from tensorflow.python.ops import handle_data_util, resource_variable_ops
 from tensorflow.python.util import _pywrap_util_port
 
 #: Attribute of a loop or a branch that is to be taken apart before the graph runs.
@@ -98,6 +98,12 @@ def is_stateful_type(kind: str) -> bool:
     return definition is None or bool(definition.is_stateful)
 
 
+def new_variable(value: Any) -> Any:
+    """A variable of its own, also where a `tf.function` is being traced, which may make none with `tf.Variable`."""
+    with tf.init_scope():
+        return resource_variable_ops.ResourceVariable(value, trainable=False)
+
+
 def is_recording() -> bool:
     """A `tf.GradientTape` records what is computed now."""
     return bool(record.could_possibly_record())
@@ -106,6 +112,19 @@ def is_recording() -> bool:
 def replace_input(op: tf.Operation, number: int, tensor: tf.Tensor) -> None:
     """Have an op of the graph that is being built read another tensor."""
     op._update_input(number, tensor)
+
+
+def replace_op(op: tf.Operation, tensor: tf.Tensor) -> None:
+    """Have all that reads or waits for an op of a traced graph, which has one output, read a tensor, or wait for that, instead."""
+    (old,) = op.outputs
+    for reader in old.consumers():
+        for number, read in enumerate(reader.inputs):
+            if read.name == old.name:
+                reader._update_input(number, tensor)
+    for waiting in op._control_outputs:
+        before = [tensor.op if other.name == op.name else other for other in waiting.control_inputs]
+        waiting._remove_all_control_inputs()
+        waiting._add_control_inputs(before)
 
 
 def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:

@@ -358,6 +358,7 @@ class _Shaped:
     def run(self, flat: Sequence[tf.Tensor]) -> Any:
         if not tf.executing_eagerly():  # inside somebody's tf.function: the schedule becomes a part of it
             return self.captured.traced.pack(self.executor.inline(flat))
+        self.captured.traced.random.follow_resets()
         if self.passed is not None:
             self._mend(self.passed)
         elif (better := self.policy.go_on()) is not None:

@@ -14,6 +14,7 @@ from .internals import is_stateful, variable_bytes
 from .layers import Scopes, scopes_of
 from .op_kinds import CALLS, SMALL, are_sizes_known, is_free, is_shape, source, tensor_bytes
 from .order import in_creation_order, in_order_of, with_early_updates, with_late_broadcasts
+from .random_state import RandomStates
 from .rewrite import hide_counts, rewriting_of
 
 #: Producers of what is there during the whole step: inputs, constants, variables.
@@ -33,6 +34,7 @@ class Traced:
         rewritten: the graph is what TensorFlow runs and needs no rewriting any more; see `rewrite`.
         plain: the concrete function that plain training traces, where that leaves sizes open.
         scopes: which layers the ops come from.
+        random: states of its random ops, among what is captured.
     """
 
     graph: tf.Graph
@@ -44,6 +46,7 @@ class Traced:
     rewritten: bool
     plain: Any = None
     scopes: Scopes = field(default_factory=Scopes)
+    random: RandomStates = field(default_factory=RandomStates)
 
     @property
     def argument_count(self) -> int:
@@ -108,6 +111,7 @@ class Trace:
         self._concrete = _concrete(function, specs)
         self._arguments = self._concrete.inputs[: len(self._concrete.inputs) - len(self._concrete.captured_inputs)]
         self._rewriting = rewriting_of(self._concrete, len(self._arguments))
+        self._random = RandomStates()
 
     def at(self, specs: Sequence[Any]) -> Traced:
         """The step for arguments of known sizes. Nothing is run."""
@@ -118,14 +122,16 @@ class Trace:
         concrete = self._concrete if found is not None else of_these_sizes()
         traced = concrete.graph
         graph, inputs, outputs = found or (traced, list(concrete.inputs), list(concrete.outputs))
-        ops = in_order_of(graph.get_operations(), [op.name for op in traced.get_operations()])
+        names, captured = [op.name for op in traced.get_operations()], list(concrete.captured_inputs)
+        replaced = self._random.replace(graph, inputs, outputs, captured)
+        ops = in_order_of([op for op in graph.get_operations() if op.name not in replaced], names)
         wanted = [source(t).op for t in outputs] + [op for op in ops if is_stateful(op) and op.type not in _FIXED]
         needed = _reachable(wanted)
         order = [op for op in in_creation_order(ops) if op.name in needed and op.type != "Placeholder"]
         order = with_late_broadcasts(with_early_updates(order))
-        captured, structure = list(concrete.captured_inputs), concrete.structured_outputs
-        plain = self._concrete if is_open else None
-        return Traced(graph, order, inputs, outputs, captured, structure, found is not None, plain, scopes_of(traced))
+        plain, is_rewritten = self._concrete if is_open else None, found is not None
+        structure, scopes = concrete.structured_outputs, scopes_of(traced)
+        return Traced(graph, order, inputs, outputs, captured, structure, is_rewritten, plain, scopes, self._random)
 
     def _with_counts_hidden(self, *arguments: Any) -> Any:
         """For a step that is rewritten in the end, when all sizes are known: plain training does not know them then."""
