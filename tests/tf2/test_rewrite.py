@@ -17,10 +17,10 @@ from checkmate.tf2.trace import Trace, Traced, trace
 from tf2_models import CASES, identical, state, train_plain
 
 
-def traced(name: str, **of_the_optimizer: Any) -> tuple[Traced, Any, Any]:
+def traced(name: str, make_optimizer: Any = None) -> tuple[Traced, Any, Any]:
     case = CASES[name]()
     model = case.make()
-    optimizer = keras.optimizers.Adam(1e-3, **of_the_optimizer) if of_the_optimizer else case.optimizer()
+    optimizer = (make_optimizer or case.optimizer)()
     optimizer.build(model.trainable_variables)
     specs = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), (case.x, case.y))
     before = state(model, optimizer)
@@ -138,28 +138,47 @@ def test_loops_stay_whole() -> None:
 
 def test_a_branch_that_only_changes_variables_stays_whole() -> None:
     """The rest of the step is what plain training runs, which takes such branches apart."""
-    found, _, _ = traced("transformer", gradient_accumulation_steps=2)
+    found, _, _ = traced("transformer", lambda: keras.optimizers.Adam(1e-3, gradient_accumulation_steps=2))
     assert found.rewritten
     kinds = {op.type for op in found.ops}
     assert "If" in kinds
     assert "AddN" in kinds
 
 
-ACCUMULATING = {
+def _warming_up() -> Any:
+    return keras.optimizers.schedules.CosineDecay(1e-3, 7, alpha=0.1, warmup_target=3e-3, warmup_steps=3)
+
+
+def test_a_branch_that_makes_one_number_stays_whole() -> None:
+    """As the learning rate of a schedule does; `AddN` is of what TensorFlow makes of the rest."""
+    found, _, _ = traced("transformer", lambda: keras.optimizers.Adam(_warming_up()))
+    assert found.rewritten
+    assert {"StatelessIf", "AddN"} <= {op.type for op in found.ops}
+
+
+def test_a_branch_that_makes_larger_tensors_is_left_to_tensorflow() -> None:
+    def step(x: Any) -> Any:
+        return tf.cond(x[0, 0] > 0, lambda: tf.exp(x), lambda: x)
+
+    assert not trace(step, [tf.TensorSpec((64, 64))]).rewritten
+
+
+BRANCHING = {
     "adam": lambda: keras.optimizers.Adam(1e-3, gradient_accumulation_steps=3),
     "momentum": lambda: keras.optimizers.SGD(1e-2, momentum=0.9, gradient_accumulation_steps=3),
     # A branch inside of a branch.
     "loss-scale": lambda: keras.optimizers.LossScaleOptimizer(
         keras.optimizers.Adam(1e-3, clipnorm=1.0, gradient_accumulation_steps=3)
     ),
+    "warm-up": lambda: keras.optimizers.AdamW(_warming_up(), clipnorm=1.0),
 }
 
 
-@pytest.mark.parametrize("kind", ACCUMULATING)
-def test_accumulated_gradients_are_those_of_plain_training(kind: str) -> None:
-    """Of three batches: TensorFlow multiplies by a third where the branch divides by three."""
+@pytest.mark.parametrize("kind", BRANCHING)
+def test_updates_with_branches_are_those_of_plain_training(kind: str) -> None:
+    """With gradients of three batches TensorFlow multiplies by a third where the branch divides by three."""
     case = CASES["transformer"]()
-    case.optimizer = ACCUMULATING[kind]
+    case.optimizer = BRANCHING[kind]
     expected, losses, _ = train_plain(case, steps=5)
     model, optimizer = case.make(), case.optimizer()
     settings = {"cost_model": "flops", "gap": 0.05, "time_limit": 2}

@@ -21,6 +21,9 @@ from .order import depth_first
 #: Attribute of a branch: bytes that it takes at most beyond what it is given, if nothing else reads that.
 BRANCH_BYTES = "_checkmate_bytes"
 
+#: What has it.
+BRANCHES = frozenset({"If", "StatelessIf"})
+
 
 def in_turn(emitted: Emitted) -> tuple[Emitted, int]:
     """The same nodes in an order that needs little memory, which those keep that take or free some; and bytes that they take at most."""
@@ -67,7 +70,7 @@ def _peak(order: Sequence[tf.Operation]) -> int:
         taken = sum(made.values())
         if op.type in IN_PLACE and any(readers[name] == 1 and live.get(name) == taken for name in own):
             taken = 0
-        inside = op.node_def.attr[BRANCH_BYTES].i if op.type == "If" else 0
+        inside = op.node_def.attr[BRANCH_BYTES].i if op.type in BRANCHES else 0
         peak = max(peak, now + taken + inside)
         live |= made
         for name in own:

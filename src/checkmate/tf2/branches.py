@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .branch_memory import BRANCH_BYTES, in_turn
+from .branch_memory import BRANCH_BYTES, BRANCHES, in_turn
 from .internals import is_stateful_type, known_with_whole_branches, rewritten_function, take_apart
 from .measure import zeros_outside
 from .nodes import Emitted, function_definition_of
@@ -40,7 +40,7 @@ def rewrite_branches(definition: tf.compat.v1.GraphDef, values: Sequence[tf.Tens
     take_apart(definition.node, True)  # when it runs
     given = {node.name: values[node.attr["index"].i] for node in definition.node if node.op == "_Arg"}
     for node in definition.node:
-        if node.op != "If":
+        if node.op not in BRANCHES:
             continue
         read = [given.get(edge) for edge in node.input if not edge.startswith("^")]
         for branch in (node.attr["then_branch"].func, node.attr["else_branch"].func):

@@ -16,7 +16,7 @@ import tensorflow as tf
 from .branches import is_taken_apart, rewrite_branches, zeros
 from .internals import copy_handle_data, is_stateful_type, replace_input, rewritten_graph
 from .known_sizes import fill_in_sizes
-from .op_kinds import are_sizes_known, counts_elements
+from .op_kinds import are_sizes_known, counts_elements, is_handle
 from .sums import with_sums
 
 #: Loops and branches.
@@ -42,10 +42,10 @@ def rewriting_of(function: Any, argument_count: int) -> Rewriting | None:
             are captures.
 
     Returns:
-        None where there are loops, or branches whose results other ops read; where some were taken apart all the same, which only the
-        executor of TensorFlow can put in order; and where other threads were in the way.
+        None where there are loops, or branches that compute more for other ops than numbers of numbers; where some were taken apart all
+        the same, which only the executor of TensorFlow can put in order; and where other threads were in the way.
     """
-    if not all(_only_acts(op) for op in function.graph.get_operations() if op.type in _WHOLE):
+    if not all(_may_stay_whole(op) for op in function.graph.get_operations() if op.type in _WHOLE):
         return None
     values = [*map(zeros, function.inputs[:argument_count]), *function.captured_inputs]
     definition = rewritten_graph(function, values)
@@ -141,11 +141,14 @@ def _lost_shapes(graph: tf.Graph, traced: Callable[[], tf.Graph]) -> dict[str, t
     return {op.name: known[op.name] for op in unknown if op.name in known and known[op.name].type == op.type}
 
 
-def _only_acts(op: tf.Operation) -> bool:
-    """A branch that changes variables and computes nothing for other ops, as where an optimizer accumulates gradients.
+def _may_stay_whole(op: tf.Operation) -> bool:
+    """A branch that changes variables, as where an optimizer accumulates gradients, or makes numbers of numbers, as where a learning rate
+    warms up.
 
     What TensorFlow makes of the inside of other ones in plain training, where it takes them apart, it does not make of whole ones.
     """
+    if op.type == "StatelessIf":
+        return all(tensor.shape.num_elements() == 1 and not is_handle(tensor) for tensor in (*op.inputs, *op.outputs))
     return op.type == "If" and all(tensor.shape.num_elements() == 1 for tensor in op.outputs)
 
 
