@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import checkmate
+import checkmate.tf2
 from checkmate.planning import Options
 from checkmate.schedule import Compute
 from checkmate.tf2.emit import emit
 from checkmate.tf2.internals import without_graph_rewriting
+from checkmate.tf2.measure import bytes_in_use
 from checkmate.tf2.op_kinds import Held, note_held, tensor_bytes
 from checkmate.tf2.step import capture_step
 from checkmate.tf2.trace import trace
@@ -219,3 +220,24 @@ def test_sizes_that_are_found_later_replace_those_of_before() -> None:
     assert tensor_bytes(tensor) == 400
     note_held(graph, {tensor.op.name: Held(0.0, 0, (7,), (7,))})
     assert tensor_bytes(tensor) == 7
+
+
+def test_what_a_plan_held_goes_when_another_one_takes_its_place() -> None:
+    """A function makes large constants in its first run and keeps them. A plan that is taken up again makes them once more."""
+    table = np.random.default_rng(0).normal(size=(1024, 512)).astype(np.float32) / 30
+
+    def function(x: Any) -> Any:
+        return tf.reduce_sum(tf.exp(tf.exp(x @ table) @ tf.transpose(table)), 1)
+
+    x = tf.random.stateless_normal((64, 1024), (1, 2))
+    expected = np.asarray(tf.function(function, autograph=False)(x))
+    step = STEP.PlannedStep(function, checkmate.tf2.options.Options(budget="20 MiB", cost_model="flops", time_limit=1))
+    assert np.array_equal(step(x), expected)
+    (shaped,) = step._steps.values()
+    first, held, peak = shaped.executor, bytes_in_use(), shaped.plan.measured_peak
+    for executor in (shaped._executor(first.plan), first):
+        shaped._go_on_under(executor)
+        assert executor.unmade >= table.nbytes
+        assert np.array_equal(step(x), expected)
+        assert bytes_in_use() < held + table.nbytes // 2
+        assert shaped.plan.measured_peak < peak + table.nbytes // 2

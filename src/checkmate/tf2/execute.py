@@ -288,6 +288,10 @@ class Executor:
         """From now on ops run one by one."""
         self._part, self._function, self.measured = None, None, False
 
+    def forget(self) -> None:
+        """Free what its function holds, such as large constants: other executors run the step now. If it runs again it makes a new one."""
+        self._function, self.measured = None, False
+
     def _give_up(self) -> None:
         if self.overlaps:
             self.stop_overlap()

@@ -432,7 +432,10 @@ class _Shaped:
             self._warn(f"no plan with more room was found: training goes on under the best one known ({peak} bytes were taken)")
 
     def _go_on_under(self, executor: Executor) -> None:
-        old, self.executor = self.plan, executor
+        old = self.plan
+        if executor is not self.executor:
+            self.executor.forget()
+        self.executor = executor
         self.plan.executions = old.executions
         if old.measured_peak is not None:
             self.plan.measured_peak = max(old.measured_peak, self.plan.measured_peak or 0)
