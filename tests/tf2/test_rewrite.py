@@ -12,6 +12,7 @@ import tensorflow as tf
 import checkmate.tf2
 from checkmate.tf2.internals import without_graph_rewriting
 from checkmate.tf2.keras_step import training_step
+from checkmate.tf2.step import PlannedStep
 from checkmate.tf2.sums import with_sums
 from checkmate.tf2.trace import Trace, Traced, trace
 from tf2_models import CASES, identical, state, train_plain
@@ -294,3 +295,50 @@ def test_sums_of_many_terms_are_added_one_after_the_other() -> None:
     assert sums[1].name == "sum"
     assert sums[1].input[0] == sums[0].name
     assert {*sums[0].input, *sums[1].input} == {sums[0].name, *(f"term{number}" for number in range(12))}
+
+
+def test_rows_of_a_variable_with_sparse_gradients_are_looked_up_in_place() -> None:
+    """Once a scatter op has changed it, TensorFlow copies the variable where it is read as a whole."""
+    indices = np.random.default_rng(0).integers(0, 4000, (16, 20))
+
+    def trained(make: Any) -> tuple[Any, int]:
+        variable = tf.Variable(tf.random.stateless_normal((4000, 64), (1, 2)))
+
+        def step(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                rows = tf.gather(variable.read_value(), x, axis=0)
+                loss = tf.reduce_sum(tf.exp(rows) ** 2)
+            gradient = tape.gradient(loss, variable)
+            tf.raw_ops.ResourceScatterSub(resource=variable.handle, indices=gradient.indices, updates=0.01 * gradient.values)
+            return loss, tf.gather(variable.read_value(), x[0], axis=0)
+
+        run = make(step)
+        losses = [np.asarray(result) for _ in range(3) for result in run(tf.constant(indices))]
+        with checkmate.tf2.measure("CPU:0") as seen:
+            run(tf.constant(indices))
+        return [*losses, variable.numpy()], seen.added
+
+    expected, _ = trained(lambda step: tf.function(step, autograph=False))
+    options = checkmate.tf2.options.Options(budget="4 MiB", cost_model="flops", time_limit=1)
+    found, added = trained(lambda step: PlannedStep(step, options))
+    assert identical(found, expected)
+    assert added < 4000 * 64 * 4
+
+
+def test_rows_of_what_a_variable_was_are_not_looked_up_in_place() -> None:
+    variable = tf.Variable(tf.ones((4000, 64)))
+
+    def step(x: Any) -> Any:
+        before = variable.read_value()
+        tf.raw_ops.ResourceScatterAdd(resource=variable.handle, indices=x, updates=tf.ones((20, 64)))
+        after = tf.gather(variable.read_value(), x)
+        return after, tf.gather(before, tf.cast(after[:, 0], tf.int32))
+
+    x = tf.range(20)
+    found = trace(step, [tf.TensorSpec((20,), tf.int32)])
+    assert sorted(op.type for op in found.ops if "Gather" in op.type) == ["GatherV2", "ResourceGather"]
+    run = PlannedStep(step, checkmate.tf2.options.Options(budget="16 MiB", cost_model="flops", time_limit=1))
+    for number in range(1, 3):
+        after, before = run(x)
+        assert np.all(after == number + 1)
+        assert np.array_equal(before[:, 0], np.full(20, number))

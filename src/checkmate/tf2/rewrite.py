@@ -16,6 +16,7 @@ import tensorflow as tf
 from .branches import is_taken_apart, rewrite_branches, zeros
 from .internals import copy_handle_data, is_stateful_type, replace_input, rewritten_graph
 from .known_sizes import fill_in_sizes
+from .lookups import look_up_in_place
 from .op_kinds import are_sizes_known, counts_elements, is_handle
 from .sums import with_sums
 
@@ -55,8 +56,10 @@ def rewriting_of(function: Any, argument_count: int) -> Rewriting | None:
     places: dict[str, int] = {}
     results: dict[int, str] = {}
     kept = tf.compat.v1.GraphDef(versions=definition.versions, library=definition.library)
+    nodes = list(with_sums(definition))
+    look_up_in_place(nodes)
     passing = {node.name: node.op in _PASSED_ON or is_stateful_type(node.op) for node in definition.node}
-    for node in with_sums(definition):
+    for node in nodes:
         if node.op == "_Arg":
             places[node.name] = node.attr["index"].i
         elif node.op == "_Retval":
