@@ -268,11 +268,9 @@ class Round(Generic[AnyPlan]):
 
     def with_beside(self, script: Script) -> Script:
         """What is known of the script's memory, with what ran beside the round."""
-        return (
-            script.joined(Script(0, {event: script.during + taken for event, taken in self.beside.items()}))
-            if self.beside
-            else script
-        )
+        if not self.beside:
+            return script
+        return script.joined(Script(0, {event: script.during + taken for event, taken in self.beside.items()}))
 
     def _known(self) -> dict[int, tuple[weakref.ref[Any], Hashable | Link]]:
         """Where storages come from that passes have read or returned, by identity."""

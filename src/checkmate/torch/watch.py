@@ -194,7 +194,8 @@ def script_unknown(plan: Plan, peak: int) -> str:
     return (
         f"a step took up to {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} ({plan.budget} "
         "bytes): what the script computes with the outputs of the model, such as a loss, or runs without gradients meanwhile, took more than "
-        "twice their bytes, which was left for it; the next step runs under a plan that leaves that much; compute it inside the model to have it planned"
+        "twice their bytes, which was left for it; the next step runs under a plan that leaves that much; compute it inside the model to have it "
+        "planned"
     )
 
 
