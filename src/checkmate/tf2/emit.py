@@ -90,7 +90,7 @@ def original(name: str) -> str:
 def can_run_dry(captured: Captured) -> bool:
     """The step changes nothing but variables, by ops of which at most small outputs are read: it can be tried out without them."""
     ops = (op for group in captured.groups for op in group.ops)
-    return all(_can_be_left_out(op) for op in ops if changes_something(op) and not draws(op))
+    return all(_can_be_left_out(op) for op in ops if _acts(op))
 
 
 class _Emitter:
@@ -169,7 +169,7 @@ class _Emitter:
                 before += [copy for handle in filter(is_handle, op.inputs) for copy in self.readers[handle.name]]
         if self.mode == "full" and number:
             before = [*before, self.waited_for[number - 1][0]]
-        if self.dry and is_stateful(op) and changes_something(op) and not draws(op):
+        if self.dry and _acts(op):
             self.latest[op.name] = self._leave_out(op, before)
         else:
             self._copy(op, before)
@@ -307,6 +307,11 @@ class _Emitter:
             elif other.type == "NoOp":
                 stack += other.control_inputs
         return found
+
+
+def _acts(op: tf.Operation) -> bool:
+    """It changes something outside of the graph that it is in: a rehearsal leaves it out."""
+    return changes_something(op) and not draws(op)
 
 
 def _can_be_left_out(op: tf.Operation) -> bool:

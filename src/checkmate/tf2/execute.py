@@ -286,7 +286,8 @@ class Executor:
 
     def stop_overlap(self) -> None:
         """From now on ops run one by one."""
-        self._part, self._function, self.measured = None, None, False
+        self._part = None
+        self.forget()
 
     def forget(self) -> None:
         """Free what its function holds, such as large constants: other executors run the step now. If it runs again it makes a new one."""

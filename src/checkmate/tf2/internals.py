@@ -120,7 +120,7 @@ def replace_op(op: tf.Operation, tensor: tf.Tensor) -> None:
     for reader in old.consumers():
         for number, read in enumerate(reader.inputs):
             if read.name == old.name:
-                reader._update_input(number, tensor)
+                replace_input(reader, number, tensor)
     for waiting in op._control_outputs:
         before = [tensor.op if other.name == op.name else other for other in waiting.control_inputs]
         waiting._remove_all_control_inputs()

@@ -230,20 +230,32 @@ def check_inputs(inputs: Sequence[Any], warned: set[str]) -> None:
 
 def _outside(tensor: torch.Tensor, border: str | None = None) -> set[str]:
     """Names of the autograd nodes behind a tensor that hold activations, up to those whose name begins with `border`."""
-    found: set[str] = set()
-    stack, seen = [tensor.grad_fn], set()
+
+    def is_last(node: Any) -> bool:
+        return border is not None and type(node).__name__.startswith(border)
+
+    return {name for node in _behind([tensor], is_last) if not (name := type(node).__name__).startswith(_FREE)}
+
+
+def _behind(roots: Sequence[Any], is_last: Callable[[Any], bool] = lambda node: False) -> Iterator[Any]:
+    """The autograd nodes behind these tensors, or edges of the graph, each once.
+
+    Args:
+        is_last: what is behind such a node is left out.
+    """
+    stack, seen = [root.grad_fn if isinstance(root, torch.Tensor) else getattr(root, "node", None) for root in roots], set()
     while stack:
         node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        name = type(node).__name__
-        if not name.startswith(_FREE):
-            found.add(name)
-        if border is not None and name.startswith(border):
-            continue
-        stack.extend(following for following, _ in node.next_functions)
-    return found
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            if not is_last(node):
+                stack.extend(following for following, _ in node.next_functions)
+
+
+def nodes_outside(roots: Sequence[Any]) -> tuple[str, ...]:
+    """Names of the autograd nodes behind these tensors, down to those of planned graphs: what a loss outside of the graphs consists of."""
+    return tuple(node.name() for node in _behind(roots, is_of_a_graph) if not is_of_a_graph(node))
 
 
 def saved_outside(
@@ -259,34 +271,15 @@ def saved_outside(
     Returns:
         Those of nodes made before the last planned graph ran, and the others.
     """
-    nodes: dict[Any, None] = {}
-    stack = [root.grad_fn if isinstance(root, torch.Tensor) else getattr(root, "node", None) for root in roots]
-    while stack:
-        node = stack.pop()
-        if node is not None and node not in nodes:
-            nodes[node] = None
-            stack.extend(following for following, _ in node.next_functions)
-    planned = [node for node in nodes if is_of_a_graph(node)]
+    nodes = set(_behind(roots))
+    planned = {node for node in nodes if is_of_a_graph(node)}
     last = max((node._sequence_nr() for node in planned), default=-1)
     early: dict[int, torch.UntypedStorage] = {}
     late = {key: storage for key, storage in storages_of(roots).items() if storage.nbytes() > _NUMBER and key not in counted}
-    for node in nodes.keys() - planned:
+    for node in nodes - planned:
         saved = storages_of(_saved_by(node)).items()
         (early if node._sequence_nr() < last else late).update((key, one) for key, one in saved if key not in counted)
     return early, {key: storage for key, storage in late.items() if key not in early}
-
-
-def nodes_outside(roots: Sequence[Any]) -> tuple[str, ...]:
-    """Names of the autograd nodes behind these tensors, down to those of planned graphs: what a loss outside of the graphs consists of."""
-    found: list[str] = []
-    stack, seen = [root.grad_fn if isinstance(root, torch.Tensor) else getattr(root, "node", None) for root in roots], set()
-    while stack:
-        node = stack.pop()
-        if node is not None and node not in seen and not is_of_a_graph(node):
-            seen.add(node)
-            found.append(node.name())
-            stack.extend(following for following, _ in node.next_functions)
-    return tuple(found)
 
 
 def _saved_by(node: Any) -> Iterator[object]:

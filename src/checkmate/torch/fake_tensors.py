@@ -22,16 +22,16 @@ class FakeTensors:
     """Where this is active, new tensors have shapes and no data, those for the meta device too. It can be entered again."""
 
     def __init__(self) -> None:
-        self._fake, self._copying = FakeTensorMode(allow_non_fake_inputs=True), _Making()
+        self._fake, self._making = FakeTensorMode(allow_non_fake_inputs=True), _Making()
         self._fake.fake_tensor_converter.set_tensor_memo = _forget  # type: ignore[method-assign, assignment]
 
     def __enter__(self) -> FakeTensors:
         self._fake.__enter__()
-        self._copying.__enter__()
+        self._making.__enter__()
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self._copying.__exit__(*raised)
+        self._making.__exit__(*raised)
         self._fake.__exit__(*raised)
 
 

@@ -22,7 +22,7 @@ _aten = torch.ops.aten
 
 def _index_put_into(given: torch.Tensor, *arguments: Any, out: torch.Tensor, **keywords: Any) -> torch.Tensor:
     """The `out=` form of `index_put` copies; `out` is where `given` is, too."""
-    return _aten.index_put_(out, *arguments, **keywords)  # type: ignore[no-any-return]
+    return _aten.index_put_(out, *arguments, **keywords)  # type: ignore[no-any-return]  # ops are untyped
 
 
 #: Ops that change some places of their first input, and the form that writes there: eager autograd scatters the gradients of gathers and
