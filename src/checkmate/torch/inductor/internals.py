@@ -20,7 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..internals import Boxed, compiling, mark_boxed
-from ..nodes import COMPUTATION, GROUP, Computation, look_at_what_they_read
+from ..nodes import COMPUTATION, GROUP, Computation, look_at_what_they_read, tensors_of
+from ..sizes import storage_key
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
@@ -178,9 +179,9 @@ def lower(
         number for number, node in enumerate(output.args[0][:visible]) if isinstance(node, fx.Node)
     ]
     mode = detect_fake_mode([x for x in inputs if isinstance(x, torch.Tensor)]) or sized_mode()
-    # The code of a graph does not say how many outputs are visible.
+    # The code of a graph does not say how many outputs are visible, nor which layouts the others have.
     compiler: Any = torch.compiler.config
-    tag = f"{compiler.cache_key_tag} {visible}"
+    tag = f"{compiler.cache_key_tag} {visible} following"
     if apart is not None:  # nor which groups there are
         groups = str(([_group(node) for node in module.graph.nodes], sorted(apart)))
         tag += hashlib.sha256(groups.encode()).hexdigest()
@@ -191,6 +192,7 @@ def lower(
         tracing(TracingContext(mode)),
         inductor_config.patch(fx_graph_remote_cache=False, freezing=False, cpp_wrapper=False),
         compiler.patch(cache_key_tag=tag),
+        _following_convolutions(),
         nullcontext() if apart is None else _as_planned(apart),
         _not_loaded(),
     ):
@@ -247,6 +249,40 @@ def _made_in(kernel: Any) -> set[Computation]:
 def _group(node: fx.Node) -> Computation | None:
     """The group of a node, and which computation of it the node belongs to."""
     return (node.meta[GROUP], node.meta[COMPUTATION]) if GROUP in node.meta and COMPUTATION in node.meta else None
+
+
+@contextmanager
+def _following_convolutions() -> Iterator[None]:
+    """What is saved is in the layout of the convolution that it is computed from, element by element.
+
+    Inductor lets nothing after the last convolution follow it, for the sake of vision transformers, and transposes what is saved there:
+    that takes time, and sums over it are rounded differently from those over what is not saved.
+    """
+    from torch._inductor.graph import GraphLowering
+
+    as_ever = GraphLowering.find_nodes_prefer_channels_last
+
+    def found(graph: Any) -> Any:
+        following = as_ever(graph)
+        reached = set(following)
+        for node in graph.module.graph.nodes:
+            element_by_element = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+            sources = [source for source in node.all_input_nodes if source in reached]
+            if element_by_element and _shape(node) in map(_shape, sources):
+                reached.add(node)
+                # A view of it, such as the input of a linear layer, may need the other layout, and would be a copy.
+                storages = set(map(storage_key, tensors_of(node)))
+                users = [user for user in node.users if user.op != "output"]
+                if not any(storage_key(tensor) in storages for user in users for tensor in tensors_of(user)):
+                    following.add(node)
+        return following
+
+    with patch.object(GraphLowering, "find_nodes_prefer_channels_last", found):
+        yield
+
+
+def _shape(node: fx.Node) -> torch.Size | None:
+    return getattr(node.meta.get("val"), "shape", None)
 
 
 @contextmanager
