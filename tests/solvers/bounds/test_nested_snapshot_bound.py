@@ -8,20 +8,21 @@ import pytest
 
 import checkmate
 from checkmate import Graph, networks
-from checkmate.solvers.bounds.nested_snapshot_bound import MULTIPLIERS, nested_bound
+from checkmate.solvers.bounds.nested_snapshot_bound import nested_bound
 from checkmate.solvers.bounds.snapshot_relaxation import SnapshotRelaxation
 from checkmate.solvers.representation.graph_arrays import problem_of
 from support import brute_force, random_training, training_chain
 
 
-def bound(graph: Graph, budget: int, *steps: int, multipliers: int = MULTIPLIERS) -> float:
+def bound(graph: Graph, budget: int, *steps: int, multipliers: int = 12) -> float:
+    """With a third of the multipliers that the default method tries: what more of them add is not what these tests are about."""
     capacity = budget - graph.fixed_memory
     return max(nested_bound(problem_of(graph), capacity, step, step - 1, multipliers=multipliers) for step in steps)
 
 
 def test_never_above_the_optimum() -> None:
     useful = 0
-    for seed in range(40):
+    for seed in range(22):
         rng = random.Random(seed)
         graph = random_training(rng, 5)
         budget = rng.randint(graph.min_working_set, graph.no_recompute_peak)
@@ -45,7 +46,7 @@ def test_above_one_snapshot_near_the_least_memory() -> None:
     budget = int(graph.fixed_memory + 1.01 * (graph.min_working_set - graph.fixed_memory))
     room, problem = budget - graph.fixed_memory, problem_of(graph)
     one = SnapshotRelaxation(problem).solve(room, [int(problem.profile.argmax())], 10.0, 1e-4)
-    assert one.bound < bound(graph, budget, 1, 2)
+    assert one.bound < bound(graph, budget, 1)
 
 
 def test_where_nothing_can_be_said() -> None:
