@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if "torch" in sys.modules:
         for name in ("torch._dynamo", "torch._inductor", "sympy"):  # which it loads when it compiles
             importlib.import_module(name)
+        # pytest listens to loggers that hand nothing on. To this one PyTorch then describes every graph at length, in every compilation.
+        logging.getLogger("torch.__trace").propagate = True
     gc.collect()
     gc.freeze()
 
