@@ -207,14 +207,14 @@ def test_a_loss_outside_of_the_model_is_looked_at_again_where_it_is_another_one(
     with pytest.warns(BudgetWarning, match=TOLD):
         step(True)
     (session,) = sessions_of(model.parameters())
-    recorded = session.group._recorded
+    recorded = session.group._scripts._recorded
     for auxiliary in (True, False, True):
         with checkmate.torch.measure() as planned:
             step(auxiliary)
         assert own + planned.peak - planned.base <= budget
     step(False)
     step(True)
-    assert session.group._recorded == recorded  # both are known
+    assert session.group._scripts._recorded == recorded  # both are known
 
 
 def test_nobody_is_told_of_a_step_that_left_room_for_a_state_which_was_not_there_yet() -> None:
@@ -289,12 +289,71 @@ def test_what_a_loss_holds_while_the_backward_pass_runs_is_under_the_budget() ->
     checkmate.torch.compile(model, budget=budget, time_limit=2, cost_model="flops")
     with pytest.warns(BudgetWarning, match=TOLD):
         last = step()
-    last = step()  # by now it is known
+    with pytest.warns(BudgetWarning, match=r"the script holds 512\.0 KiB"):
+        last = step()  # while the number of the step before is still there
     with checkmate.torch.measure() as planned:
         step()
     assert own + last.untyped_storage().nbytes() + planned.peak - planned.base <= budget
     (plan,) = checkmate.torch.plans(model)
     assert plan.schedule.overhead > 1
+
+
+class Squared(nn.Sequential):
+    """Its own loss is inside."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).square().mean()
+
+
+def test_batches_that_were_fetched_ahead_are_under_the_budget_once_they_were_seen() -> None:
+    torch.manual_seed(0)
+    model = Squared(*(layer for _ in range(6) for layer in (nn.Linear(192, 192), nn.Tanh())))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    data = [torch.randn(1024, 192) for _ in range(3)]  # it was there before: nobody counts it
+
+    def step() -> None:
+        batches = [x + 1 for x in data]
+        while batches:
+            model(batches.pop()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with checkmate.torch.measure() as plain:
+        step()
+    own = sum(parameter.nbytes for parameter in model.parameters())
+    budget = own + (plain.peak - plain.base) * 8 // 10
+    checkmate.torch.compile(model, budget=budget, time_limit=2, cost_model="flops")
+    step()
+    with pytest.warns(BudgetWarning, match=r"the script holds 1\.50 MiB"):
+        step()
+    with checkmate.torch.measure() as planned:
+        step()
+    assert own + planned.peak - planned.base <= budget
+    recorded = sessions_of(model.parameters())[0].group._scripts._recorded
+    step()
+    assert sessions_of(model.parameters())[0].group._scripts._recorded == recorded
+
+
+def test_what_runs_without_gradients_meanwhile_and_is_held_counts_once() -> None:
+    torch.manual_seed(0)
+    model = Squared(*(layer for _ in range(6) for layer in (nn.Linear(192, 192), nn.Tanh())))
+    checkmate.torch.compile(model, budget="1GiB", time_limit=2, cost_model="flops")
+
+    def step() -> None:
+        x, following = torch.randn(256, 192), torch.randn(1024, 192)
+        loss = model(x)
+        with torch.no_grad():
+            target = model(following)
+        (loss - target).square().backward()
+        model.zero_grad()
+
+    for _ in range(3):
+        step()
+    group = sessions_of(model.parameters())[0].group
+    script = group._scripts.of(group.plans[-1].order)
+    size = 4 * 1024 * 192
+    assert size <= script.during <= size + 10_000
+    assert script.gaps[0] <= 3 * size + 10_000  # what runs takes two of its outputs at a time
 
 
 def test_a_failed_run_teaches_nothing() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -31,10 +31,10 @@ from .part import Part, Ticket, without_history
 from .plan import Plan
 from .planner import Planner
 from .rounds import Order, Round, Run
-from .script_memory import NOTHING, Script, ScriptMemory
+from .scripts import Scripts
 from .sizes import Bindings
 from .step_plan import Pass, StepPlan, order_of, own_storages, passes_of
-from .watch import Watch, WithoutPlan, beyond_plans, no_room, order_unknown, report_excess, script_unknown, warn
+from .watch import Watch, WithoutPlan, beyond_plans, held_beside, no_room, order_unknown, report_excess, script_unknown, warn
 
 #: An order is planned anew so many times because training holds more than before; then the last plan stays.
 _GROWTHS = 8
@@ -42,8 +42,8 @@ _GROWTHS = 8
 _KEPT = 64
 #: Steps of optimizers whose peaks are worked out: several may take turns. It takes a copy of the optimizer, once, and milliseconds.
 _OPTIMIZER_STEPS = 8
-#: What the script takes between passes is recorded in so many rounds at most: it takes time.
-_RECORDED = 32
+#: Rounds without a plan are measured so often: it takes time.
+_MEASURED = 32
 
 
 class Group:
@@ -74,13 +74,9 @@ class Group:
         self._returned: list[weakref.ref[Any]] = []  # storages that rounds gave to the script
         self._hopeless: set[Order] = set()  # no plan was found
         self._safe: dict[tuple[Part, Bindings], Halves] = {}
-        self._scripts: dict[Order, Script] = {}
-        self._scripts_at: dict[Order, list[Bindings]] = {}  # sizes of the first passes of the rounds that showed them
-        self._scripts_cover: set[tuple[Order, Bindings]] = set()  # sizes that are no larger
-        self._losses: dict[Order, set[tuple[str, ...]]] = {}  # outside of the graphs, that were recorded
+        self._scripts = Scripts(self.held)
         self._twice: set[Order] = set()  # backward passes ran more than once
         self._unlent: set[Order] = set()  # what parts returned is not computed again
-        self._recorded = 0
         self._unplanned = 0  # rounds without a plan that were measured
         self._rounds = 0  # that began under a plan
         self._optimizer_steps = 0  # that were looked at
@@ -193,7 +189,7 @@ class Group:
         if round.plan is not None:
             return round.plan.watch, event
         if round.without_plan is None:
-            if self._unplanned == _RECORDED and round.planned_for is None:
+            if self._unplanned == _MEASURED and round.planned_for is None:
                 return None, event
             self._unplanned += 1
             round.without_plan = WithoutPlan(round.runs[0].part.captured(self.planner.profile).device)
@@ -228,13 +224,7 @@ class Group:
         round.ended = True
         order = round.order
         self._orders.note(order, round.planned_for not in (None, order) and self._may_have_passed(round))
-        before = script = self._script(order)
-        if recorded := (round.script is not None and round.script.recorded):
-            self._recorded += 1
-            self._losses.setdefault(order, set()).update(round.script.losses)
-            script = round.script.seen.joined(before)
-            self._scripts_at.setdefault(order, []).append(round.runs[0].sizes)
-        self._scripts[order] = script = round.with_beside(script)
+        before, recorded, script = self._scripts.of(order), self._scripts.note(round), self._scripts.of(order)
         if round.twice:
             self._twice.add(order)
         plan = round.plan
@@ -267,7 +257,10 @@ class Group:
             taken = plan.taken(passes, self.planner.profile, script)
             if taken is not None and not self.options.is_relative:  # a percentage comes to more once the loss is known
                 taken -= self.held.expected(plan.plan.device, look=False)  # planned for, and not there yet
-                if taken > plan.plan.budget:
+                held = round.script.held if round.script is not None else 0
+                if taken > plan.plan.budget >= taken - held:
+                    self._tell("held beside", held_beside(plan.plan, taken, held))
+                elif taken > plan.plan.budget:
                     self._tell("beside", script_unknown(plan.plan, taken))
 
     def _learn(self, passes: Sequence[Pass], events: Sequence[Event]) -> None:
@@ -310,9 +303,7 @@ class Group:
                 round.plan.last_used = self._rounds
                 round.plan.plan.executions += 1
                 round.planned_for = round.plan.order
-            if captured.device.type == "cpu" and self._recorded < _RECORDED:
-                losses = () if round.plan is None else self._known_losses(round.plan.order, captured, run.sizes)
-                round.script = ScriptMemory(partial(self._counted, round), losses)
+            self._scripts.begin(round, captured, self.planner.gradients, self._returned)
         elif round.plan is not None and not round.plan.follows(round):
             round.plan = None
             self._let_go(round.runs[0], round)
@@ -356,7 +347,7 @@ class Group:
         longest = max((plan.order for plan in reversed(candidates)), key=len)
         order = next((plan.order for plan in candidates if plan.order == self._orders.expected), longest)
         candidates = [plan for plan in candidates if plan.order == order]
-        outside = self.held.now(device, own_storages(candidates[0].passes)) + self.planner.left + self._script(order).during
+        outside = self.held.now(device, own_storages(candidates[0].passes)) + self.planner.left + self._scripts.of(order).during
         covering = [plan for plan in candidates if plan.covers(outside)]
         best = min(covering, key=lambda plan: plan.plan.schedule.overhead, default=candidates[-1])
         if best.outdated or not covering:
@@ -378,7 +369,7 @@ class Group:
             return plan
         if found is None:
             return plan
-        if not found.accepts(found.passes, self.planner.profile, self._script(plan.order)):
+        if not found.accepts(found.passes, self.planner.profile, self._scripts.of(plan.order)):
             plan.outdated = True  # the search began before it was known what the script takes
             return self._renewed(plan, outside)
         if not found.covers(outside):
@@ -422,7 +413,7 @@ class Group:
     def _fitting(self, passes: Sequence[Pass], events: Sequence[Event]) -> StepPlan | None:
         """A plan of this order that keeps to the budget at these sizes too; it takes them in."""
         order, profile = order_of(passes, events), self.planner.profile
-        script = self._script(order)
+        script = self._scripts.of(order)
         return next((plan for plan in self.plans if plan.order == order and plan.accepts(passes, profile, script)), None)
 
     def _renewed(self, plan: StepPlan, outside: int) -> StepPlan:
@@ -436,7 +427,7 @@ class Group:
             return self._make(plan.wanted, plan.events, outside, plan if plan.outdated else None, grown=not plan.outdated)
         except InfeasibleBudget:
             excess = plan.plan.modelled_peak + max(0, outside - plan.plan.outside)
-            with_script = plan.taken(plan.wanted, self.planner.profile, self._script(plan.order)) or 0
+            with_script = plan.taken(plan.wanted, self.planner.profile, self._scripts.of(plan.order)) or 0
             self._tell("no room", no_room(plan.plan, max(plan.plan.measured_peak or 0, excess, with_script)))
             plan.outdated = False
             plan.watch.stop()
@@ -454,7 +445,9 @@ class Group:
         others = [plan for plan in self.plans if plan.order == order]
         # Where PyTorch makes a graph for each size, another one may have the same ops.
         alike = [plan for plan in self.plans if plan.order != order and len(plan.order) == len(order)]
-        made = self.planner.make(passes, events, others, self._script(order), outside, old, grown, order in self._twice, alike)
+        made = self.planner.make(
+            passes, events, others, self._scripts.of(order), outside, old, grown, order in self._twice, alike
+        )
         made.last_used = self._rounds
         if old in self.plans:
             self.plans[self.plans.index(old)] = made
@@ -475,21 +468,6 @@ class Group:
         peak = self.held.now(plan.device) + self.held.step_peak(plan.device)
         if peak > plan.budget:
             self._tell("optimizer", beyond_plans(plan, peak))
-
-    def _counted(self, round: Round[StepPlan]) -> set[int]:
-        """Identities of the storages that are known in this round."""
-        return round.storages() | self.held.storages()
-
-    def _script(self, order: Order) -> Script:
-        """What is known of the script's own memory in rounds of this order."""
-        return self._scripts.get(order, NOTHING)
-
-    def _known_losses(self, order: Order, captured: Captured, sizes: Bindings) -> Collection[tuple[str, ...]]:
-        """Losses outside of the graphs that were seen in rounds of this order, if one began at these sizes, or larger ones."""
-        key = order, sizes
-        if key not in self._scripts_cover and any(captured.covers(sizes, by=seen) for seen in self._scripts_at.get(order, ())):
-            self._scripts_cover.add(key)
-        return self._losses[order] if key in self._scripts_cover else ()
 
     def _tell(self, what: str, message: str) -> None:
         if what not in self.warned:

@@ -5,8 +5,8 @@ of the model, frozen parameters of others (teachers, encoders), the buckets of D
 its buffers. Nobody has to say where they are: PyTorch tells all optimizers' steps to a hook, and what was made before is found among
 the objects of the process, by class.
 
-Limits: frozen parameters, and copies of the model that do not train, are seen if they were there when a plan was made; tensors beside
-a model are not, nor is what a communication hook keeps.
+Limits: frozen parameters, and copies of the model that do not train, are seen if they were there when a plan was made; what a
+communication hook keeps is not. Tensors beside a model are for others to see (`beside`).
 What `gc.freeze` hides cannot be found among the objects; optimizers still are, by their next step. The older
 FullyShardedDataParallel (one flat parameter) is not known.
 """

@@ -74,7 +74,7 @@ class InferenceGraph:
                 graph = part_graph(self._captured(sizes, group.planner)).graph
             self._takes[sizes] = graph.no_recompute_peak - graph.fixed_memory
         known = group.held.storages() | held.storages()
-        given = {key: storage.nbytes() for key, storage in storages_of(arguments, self.quick.device).items() if key not in known}
+        given = {key: storage for key, storage in storages_of(arguments, self.quick.device).items() if key not in known}
         round.note_beside(self._takes[sizes], given)
 
     def _drop_outgrown(self, arguments: Sequence[Any], group: Group) -> None:

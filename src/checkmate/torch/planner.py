@@ -53,7 +53,7 @@ class Planner:
         given: options as keywords. held: what training holds besides its steps.
 
     Attributes:
-        left: bytes that were left of the rounds before when the last one began.
+        left: bytes that were left of the rounds before when the last one began. gradients: bytes of those that were there then.
         announced: sizes that passes will have, by part and number of the pass in its round: planned for from the start.
     """
 
@@ -61,8 +61,8 @@ class Planner:
         self.given = given
         self.held = held
         self._total = 0
-        #: When the last round began, in bytes: gradients, what the device's allocator had given out.
-        self._gradients = self._allocated = self.left = 0
+        self._allocated = 0  # bytes that the device's allocator had given out when the last round began
+        self.gradients = self.left = 0
         self._live = 0  # bytes, when a graph was called for the first time
         self._device: torch.device | None = None  # of that graph
         self._automatic: dict[torch.device, int] = {}
@@ -80,7 +80,7 @@ class Planner:
         Args:
             returned: storages that rounds gave to the script. given: identities of those that this one reads.
         """
-        self._gradients = self.held.gradients(device)
+        self.gradients = self.held.gradients(device)
         # What the script, or a frame of it that waits for Python's collector, still has of the rounds before.
         alive = {storage._cdata: storage for reference in returned if (storage := reference()) is not None}
         self.left = sum(s.nbytes() for key, s in alive.items() if same_device(s.device, device) and key not in given)
@@ -147,7 +147,7 @@ class Planner:
         device = passes[0].part.captured(self.profile).device
         own = own_storages(passes)
         expected = self.held.expected(device)  # first: it finds optimizers, whose state may be held already
-        now = self.held.now(device, own) - self.held.gradients(device) + self._gradients  # those of this round are its own
+        now = self.held.now(device, own) - self.held.gradients(device) + self.gradients  # those of this round are its own
         present = now + self.left
         outside = max(outside, present + expected + script.during) + _TICKET * len(passes)
         ported = [other.plan for other in others if other is not old]
@@ -216,7 +216,7 @@ class Planner:
 
         Whether the script lets them add up is not known before its second batch.
         """
-        more = max(0, self.held.trained(device) - self._gradients)
+        more = max(0, self.held.trained(device) - self.gradients)
         if not more:
             return error
         without, named = error.smallest_found, error.smallest_found + more

@@ -136,11 +136,11 @@ class Round(Generic[AnyPlan]):
         plan: what the round runs under; None while its order is unknown. planned_for: the order of the plan that it began under.
         without_plan: measures it while it has no plan; None where that is not done.
         ended: what it has shown has been noted. twice: a backward pass has kept what it reads, to run once more.
-        script: what the script takes between the passes; None where it is not recorded.
+        script: what the script takes between the passes; None where it is not looked at. later: not a round of the first step.
         intact: as far as was looked, what runs were called with was there when other backward passes began.
         handing: what runs have left for each other, under a plan of stages.
         held_by_script: what a run has returned was still there when the plan had it computed again.
-        beside: by event, bytes that graphs without gradients took at most between it and the next.
+        beside: graphs without gradients that ran between the passes: after which event, the bytes that they took, and of what else they were given.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -151,10 +151,11 @@ class Round(Generic[AnyPlan]):
     ended: bool = False
     twice: bool = False
     script: ScriptMemory | None = None
+    later: bool = False
     intact: bool = True
     handing: Any = None
     held_by_script: bool = False
-    beside: dict[int, int] = field(default_factory=dict)
+    beside: list[tuple[int, int, list[tuple[weakref.ref[Any], int]]]] = field(default_factory=list)
     _looks: dict[int, list[Any]] = field(default_factory=dict)  # of the outputs of each run
     _made: dict[int, tuple[weakref.ref[Any], Hashable | Link]] = field(default_factory=dict)
     _first: Run | None = None  # whose inputs are not in there yet: most rounds have no second run
@@ -256,21 +257,22 @@ class Round(Generic[AnyPlan]):
         found += [tensor.untyped_storage() for run in self.runs for tensor in run.saved]
         return {storage._cdata: storage for storage in found}
 
-    def note_beside(self, taken: int, given: Mapping[int, int]) -> None:
+    def note_beside(self, taken: int, given: Mapping[int, torch.UntypedStorage]) -> None:
         """A graph without gradients runs between the passes.
 
         Args:
-            taken: bytes besides its inputs. given: bytes of the inputs by the identity of their storage, but for what training holds anyway.
+            taken: bytes besides its inputs. given: storages of the inputs by their identity, but for what training holds anyway.
         """
-        own, event = self.storages(), len(self.events) - 1
-        taken += sum(size for key, size in given.items() if key not in own)
-        self.beside[event] = max(taken, self.beside.get(event, 0))
+        own = self.storages()
+        others = [(weakref.ref(storage), storage.nbytes()) for key, storage in given.items() if key not in own]
+        self.beside.append((len(self.events) - 1, taken, others))
 
     def with_beside(self, script: Script) -> Script:
         """What is known of the script's memory, with what ran beside the round."""
-        if not self.beside:
-            return script
-        return script.joined(Script(0, {event: script.during + taken for event, taken in self.beside.items()}))
+        for event, taken, given in self.beside:
+            gone = sum(size for reference, size in given if reference() is None)  # what still lives is seen as held by the script
+            script = script.joined(Script(0, {event: script.during + taken + gone}))
+        return script
 
     def _known(self) -> dict[int, tuple[weakref.ref[Any], Hashable | Link]]:
         """Where storages come from that passes have read or returned, by identity."""

@@ -82,11 +82,18 @@ class ScriptMemory:
         seen: so far; recorded: anything was.
         counted: says of a storage, by identity, whether plans count it.
         known: losses that need not be recorded, as `nodes_outside` names them. losses: of this round.
+        beside: finds storages that the script holds besides, by identity. held: their bytes, when the engine began.
     """
 
-    def __init__(self, counted: Callable[[], Container[int]], known: Collection[tuple[str, ...]] = ()) -> None:
+    def __init__(
+        self,
+        counted: Callable[[], Container[int]],
+        known: Collection[tuple[str, ...]] = (),
+        beside: Callable[[], Mapping[int, torch.UntypedStorage]] = dict,
+    ) -> None:
         self.seen, self.recorded = NOTHING, False
         self.counted = counted
+        self.beside, self.held = beside, 0
         self.known, self.losses = known, set[tuple[str, ...]]()
         self._event = 0  # the last one that began
         self._recording: Recording | None = None
@@ -137,8 +144,10 @@ class ScriptMemory:
         if loss in self.known:
             return False
         self.recorded = True
+        beside = self.beside()
         early, late = saved_outside(roots, self.counted())
-        kept = {**early, **late}
+        kept = {**beside, **early, **late}
+        self.held = sum(storage.nbytes() for key, storage in beside.items() if key not in early and key not in late)
         self._own = self._watch(kept.values())
         self._live = self._peak = sum(self._own.values())
         self._see(Script(sum(storage.nbytes() for storage in early.values()), {self._event: self._live}))

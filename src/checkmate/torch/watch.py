@@ -199,6 +199,15 @@ def script_unknown(plan: Plan, peak: int) -> str:
     )
 
 
+def held_beside(plan: Plan, peak: int, held: int) -> str:
+    """Words for a step whose plan did not know what the script holds beside it."""
+    return (
+        f"a step took up to {format_bytes(peak)} ({peak} bytes), above the budget of {format_bytes(plan.budget)} ({plan.budget} "
+        f"bytes): the script holds {format_bytes(held)} ({held} bytes) of tensors that the graphs do not read, such as further batches, "
+        "while it trains; the next step runs under a plan that leaves that much; let go of what is not needed, or fetch it later"
+    )
+
+
 def no_room(plan: Plan, peak: int) -> str:
     """Words for steps that take more than the budget where no plan is known that does not."""
     return (

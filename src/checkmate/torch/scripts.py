@@ -1,0 +1,87 @@
+"""What is known of the memory that the script takes in rounds of each order, and when it is looked at again."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from .beside import Beside
+from .capture import Captured
+from .held import Held
+from .rounds import Order, Round
+from .script_memory import NOTHING, Script, ScriptMemory
+from .sizes import Bindings
+
+#: What the script takes between passes is recorded in so many rounds at most: it takes time.
+_RECORDED = 32
+
+
+class Scripts:
+    """By order of rounds, what the script takes.
+
+    Args:
+        held: what training holds.
+    """
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+        self._known: dict[Order, Script] = {}
+        self._at: dict[Order, list[Bindings]] = {}  # sizes of the first passes of the rounds that showed them
+        self._cover: set[tuple[Order, Bindings]] = set()  # sizes that are no larger
+        self._losses: dict[Order, set[tuple[str, ...]]] = {}  # outside of the graphs, that were recorded
+        self._later: set[Order] = set()  # seen in later steps than the first
+        self._beside: Beside | None = None
+        self._recorded = 0
+
+    def of(self, order: Order) -> Script:
+        """What is known of rounds of this order."""
+        return self._known.get(order, NOTHING)
+
+    def begin(self, round: Round[Any], captured: Captured, gradients: int, returned: Sequence[weakref.ref[Any]]) -> None:
+        """The first pass of a round is about to run: look at the script's memory, if it is not known.
+
+        Args:
+            captured: the part that runs. gradients: bytes of those that are there. returned: storages that earlier rounds gave to the script.
+        """
+        if captured.device.type != "cpu" or self._recorded == _RECORDED:
+            return
+        round.later = self._beside is not None and self._beside.later(self._held.steps, gradients)
+        if self._beside is None:
+            self._beside = Beside(self._held.steps, gradients)
+        losses: Collection[tuple[str, ...]] = ()
+        if round.plan is not None and (round.plan.order in self._later or not round.later):
+            losses = self._known_losses(round.plan.order, captured, round.runs[0].sizes)
+        round.script = ScriptMemory(partial(self._counted, round), losses, partial(self._found, round, self._beside, returned))
+
+    def note(self, round: Round[Any]) -> bool:
+        """A round has ended. True if its script was recorded."""
+        order, script = round.order, self.of(round.order)
+        recorded = round.script is not None and round.script.recorded
+        if round.script is not None and recorded:
+            self._recorded += 1
+            self._losses.setdefault(order, set()).update(round.script.losses)
+            self._at.setdefault(order, []).append(round.runs[0].sizes)
+            self._later |= {order} if round.later else set()
+            script = round.script.seen.joined(script)
+        self._known[order] = round.with_beside(script)
+        return recorded
+
+    def _counted(self, round: Round[Any]) -> set[int]:
+        """Identities of the storages that are known in a round."""
+        return round.storages() | self._held.storages()
+
+    def _found(self, round: Round[Any], beside: Beside, returned: Sequence[weakref.ref[Any]]) -> dict[int, torch.UntypedStorage]:
+        """What the script holds beside a round, by identity."""
+        left = {storage._cdata for reference in returned if (storage := reference()) is not None}
+        return beside.made(self._held.storages() | set(round.kept()) | left)
+
+    def _known_losses(self, order: Order, captured: Captured, sizes: Bindings) -> Collection[tuple[str, ...]]:
+        """Losses outside of the graphs that were seen in rounds of this order, if one began at these sizes, or larger ones."""
+        key = order, sizes
+        if key not in self._cover and any(captured.covers(sizes, by=seen) for seen in self._at.get(order, ())):
+            self._cover.add(key)
+        return self._losses[order] if key in self._cover else ()
