@@ -321,6 +321,44 @@ def test_training_goes_on_where_no_plan_has_room() -> None:
     assert identical([p.grad for p in planned.parameters()], [p.grad for p in expected.parameters()])  # type: ignore[misc]  # none is None
 
 
+class Summary(nn.Sequential):
+    """Returns its loss, and a few rows."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = super().forward(x)
+        return y.square().mean(), y[:16].clone()
+
+
+def test_what_training_holds_may_grow_from_step_to_step_until_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("checkmate.torch.group._GROWTHS", 2)
+    torch.manual_seed(0)
+    model = Summary(*(layer for _ in range(5) for layer in (nn.Linear(64, 64), nn.Tanh())))
+    x, kept = torch.randn(256, 64), []
+
+    def step() -> Tensor:
+        loss, summary = model(x)
+        loss.backward()
+        model.zero_grad()
+        return summary.detach()
+
+    own = x.nbytes + sum(p.nbytes for p in model.parameters())
+    with checkmate.torch.measure() as plain:
+        step()
+    budget = own + (plain.peak - plain.base) * 9 // 10
+    checkmate.torch.compile(model, budget=budget, **FLOPS)
+    for number in range(30):
+        before = sum(y.nbytes for y in kept)
+        if number % 3:  # the first round of each plan is measured
+            kept.append(step())
+        else:
+            with checkmate.torch.measure() as seen:
+                kept.append(step())
+            assert own + before + seen.peak - seen.base <= budget
+    assert 4 <= len(checkmate.torch.plans(model)) <= 8
+    with pytest.warns(BudgetWarning, match="no plan was found that takes less"):
+        kept.extend(step() for _ in range(200))
+
+
 def test_a_plan_for_two_backward_passes_that_does_not_exist_is_not_sought_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     base, x = stack()
     planned = checkmate.torch.compile(base, budget=least_without_gradients(base, x), **FLOPS)

@@ -36,7 +36,8 @@ from .sizes import Bindings
 from .step_plan import Pass, StepPlan, order_of, own_storages, passes_of
 from .watch import Watch, WithoutPlan, beyond_plans, held_beside, no_room, order_unknown, report_excess, script_unknown, warn
 
-#: An order is planned anew so many times because training holds more than before; then the last plan stays.
+#: An order is planned anew so many times because training holds more; then with room for as much again as that has grown by, or at
+#: least this part of it, so that plans get rarer.
 _GROWTHS = 8
 #: So many plans are kept, and so many safe ones; of more, those go that ran longest ago. They are made again if they are needed.
 _KEPT = 64
@@ -68,7 +69,8 @@ class Group:
         self.warned: set[str] = set()
         self._lock = threading.RLock()
         self._open: dict[int, Round[StepPlan]] = {}  # by thread
-        self._growths: dict[Order, int] = {}
+        self._growths: dict[Order, list[int]] = {}  # bytes that training held when an order was planned for that
+        self._settled: set[Order] = set()  # no plan takes less
         self._orders, self._endings = Orders(), Endings()
         self._impossible: InfeasibleBudget | None = None
         self._returned: list[weakref.ref[Any]] = []  # storages that rounds gave to the script
@@ -235,7 +237,7 @@ class Group:
                 self._tell("unplanned", order_unknown(other, peak))
             return
         self.trained = True
-        unforeseen = round.twice and plan.again is None and self._growths.get(order, 0) < _GROWTHS
+        unforeseen = round.twice and plan.again is None and order not in self._settled
         if round.held_by_script and order not in self._unlent:
             self._unlent.add(order)
             message = (
@@ -257,9 +259,8 @@ class Group:
             taken = plan.taken(passes, self.planner.profile, script)
             if taken is not None and not self.options.is_relative:  # a percentage comes to more once the loss is known
                 taken -= self.held.expected(plan.plan.device, look=False)  # planned for, and not there yet
-                held = round.script.held if round.script is not None else 0
-                if taken > plan.plan.budget >= taken - held:
-                    self._tell("held beside", held_beside(plan.plan, taken, held))
+                if taken > plan.plan.budget >= taken - round.held:
+                    self._tell("held beside", held_beside(plan.plan, taken, round.held))
                 elif taken > plan.plan.budget:
                     self._tell("beside", script_unknown(plan.plan, taken))
 
@@ -418,24 +419,48 @@ class Group:
 
     def _renewed(self, plan: StepPlan, outside: int) -> StepPlan:
         """A plan in place of one that took too much, or next to one made when training held less; if there is none, the old one."""
-        growths = self._growths.get(plan.order, 0)
-        if not plan.outdated:
-            if growths >= _GROWTHS:
-                return plan
-            self._growths[plan.order] = growths + 1
+        if not plan.outdated and plan.order in self._settled:
+            return plan
         try:
-            return self._make(plan.wanted, plan.events, outside, plan if plan.outdated else None, grown=not plan.outdated)
+            if plan.outdated:
+                return self._make(plan.wanted, plan.events, outside, plan, grown=False)
+            return self._with_room(plan, outside)
         except InfeasibleBudget:
             excess = plan.plan.modelled_peak + max(0, outside - plan.plan.outside)
             with_script = plan.taken(plan.wanted, self.planner.profile, self._scripts.of(plan.order)) or 0
             self._tell("no room", no_room(plan.plan, max(plan.plan.measured_peak or 0, excess, with_script)))
             plan.outdated = False
             plan.watch.stop()
-            self._growths[plan.order] = _GROWTHS
+            self._settled.add(plan.order)
             return plan
 
+    def _with_room(self, plan: StepPlan, outside: int) -> StepPlan:
+        """A plan next to one made when training held less.
+
+        Raises:
+            InfeasibleBudget: there is none.
+        """
+        growths = self._growths.setdefault(plan.order, [])
+        growths.append(outside)
+        grown = outside - growths[0] if len(growths) > _GROWTHS else 0
+        more = grown
+        while more > grown // _GROWTHS:
+            try:
+                return self._make(plan.wanted, plan.events, outside, room=more)
+            except InfeasibleBudget as error:
+                more = min(more // 2, more - (error.smallest_found - error.budget))
+        if grown:
+            growths.clear()
+        return self._make(plan.wanted, plan.events, outside)
+
     def _make(
-        self, passes: Sequence[Pass], events: Sequence[Event], outside: int = 0, old: StepPlan | None = None, grown: bool = True
+        self,
+        passes: Sequence[Pass],
+        events: Sequence[Event],
+        outside: int = 0,
+        old: StepPlan | None = None,
+        grown: bool = True,
+        room: int = 0,
     ) -> StepPlan:
         """Plan a round; see `Planner.make`. The plan takes the place of the old one, or one of its own."""
         order = order_of(passes, events)

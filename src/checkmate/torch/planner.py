@@ -125,6 +125,7 @@ class Planner:
         grown: bool = True,
         twice: bool = False,
         alike: Sequence[StepPlan] = (),
+        room: int = 0,
     ) -> StepPlan:
         """Plan a round, at the largest sizes seen if that can be had.
 
@@ -135,6 +136,7 @@ class Planner:
             grown: sizes, or what training holds, may be more than before, and with them what a percentage comes to.
             twice: backward passes keep what they read, and run once more.
             alike: plans of other orders, which may have the same ops.
+            room: bytes that training may hold more than that one day.
 
         Raises:
             InfeasibleBudget: no schedule was found.
@@ -153,7 +155,13 @@ class Planner:
         ported = [other.plan for other in others if other is not old]
         ported += sorted((other.plan for other in alike), key=lambda plan: plan.schedule.overhead)
         allow = partial(
-            self._allowance, order=order_of(passes, events), device=device, outside=outside, present=present, grown=grown
+            self._allowance,
+            order=order_of(passes, events),
+            device=device,
+            outside=outside,
+            present=present,
+            grown=grown,
+            room=room,
         )
         soon = not self.options.wait and self.options.inner == "eager"  # each schedule is compiled
         again = self.held.trained(device) if twice else None
@@ -227,18 +235,20 @@ class Planner:
         )
         return InfeasibleBudget(error.budget, error.proven_minimum, named, message)
 
-    def _allowance(self, graph: Graph, order: Order, device: torch.device, outside: int, present: int, grown: bool) -> Allowance:
+    def _allowance(
+        self, graph: Graph, order: Order, device: torch.device, outside: int, present: int, grown: bool, room: int
+    ) -> Allowance:
         """What a round can have of the budget. A percentage is of the largest round seen so far.
 
         Args:
-            outside: bytes that training will hold besides. present: those of them that it holds by now.
+            outside: bytes that training will hold besides. present: those of them that it holds by now. room: for more.
         """
         reserved = self.options.reserved_bytes(max(0, self._allocated - graph.fixed_memory - present))
         if grown:
             self._total = max(self._total, self._total_for(graph, reserved + outside, device))
         margins = self._margins.setdefault(order, Margins(self._total))
         margins.budget = self._total
-        return Allowance(self._total, reserved, margins.margin + by_chance(device), outside)
+        return Allowance(self._total, reserved, margins.margin + by_chance(device), outside + room)
 
     def _safe_allowance(self, graph: Graph, captured: Captured, outside: int) -> Allowance:
         """The same for a part while the rest of the round is unknown."""

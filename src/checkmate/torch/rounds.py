@@ -166,6 +166,11 @@ class Round(Generic[AnyPlan]):
         return any(run.waiting for run in self.runs)
 
     @property
+    def held(self) -> int:
+        """Bytes that the script was seen to hold besides."""
+        return 0 if self.script is None else self.script.held
+
+    @property
     def order(self) -> Order:
         """What has run so far, whatever the sizes."""
         return tuple((self.runs[event.pair].part, event.pair, event.backward) for event in self.events)
