@@ -22,7 +22,7 @@ from checkmate.planning import FREE, OpCost, op_costs
 from checkmate.planning.cost_cache import close_cost_caches
 from checkmate.torch import profile as profile_module
 from checkmate.torch.measure import measure
-from checkmate.torch.op_work import batch_of, bytes_of_rows, concrete_arguments, with_state_on_host
+from checkmate.torch.op_work import batch_of, bytes_of_rows, concrete_arguments, parts_of_batch, with_state_on_host
 from checkmate.torch.profile import profile_nodes
 from checkmate.torch.sizes import Concrete, hint
 
@@ -388,6 +388,22 @@ def test_where_estimates_say_that_an_op_does_not_fit_a_part_of_its_batch_is_trie
     assert found.workspace <= 1.1 * size
     assert len([record for record in caplog.records if record.name == "checkmate"]) == 1
     assert not profile_nodes([norm])[norm].estimated, "what was estimated is not remembered"
+
+
+def test_a_part_of_a_batch_for_which_another_kernel_runs_says_nothing_of_the_whole() -> None:
+    """For a single small example of three dimensions a kernel runs that writes each input 27 times."""
+    nodes, everything = joint_nodes(nn.Sequential(nn.Conv3d(16, 8, 3, padding=1), nn.Tanh()), torch.randn(2, 16, 8, 16, 16))
+    node = next(node for node in nodes if node.target is aten.convolution.default)
+    alone = profile_module._given_and_made(node, hint)
+    assert list(parts_of_batch(node, hint)) == []
+    close_cost_caches()
+    for path in cache_directory().iterdir():
+        path.unlink()
+    found = profile_nodes([node], limit=2 * alone)[node]
+    assert found.estimated
+    assert everything[node].workspace <= found.workspace <= 2 * alone
+    large, _ = joint_nodes(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh()), torch.randn(32, 3, 34, 34))
+    assert list(parts_of_batch(next(node for node in large if batch_of(node, hint)), hint))[:2] == [16, 8]
 
 
 @pytest.mark.parametrize(("model", "inputs"), [(ConvNet, (64, 3, 8, 8)), (Words, (64, 7)), (GroupNormed, (64, 3, 8, 8))])

@@ -472,6 +472,11 @@ def no_modes() -> AbstractContextManager[Any]:
     return _disable_current_modes()
 
 
+def convolution_kernel(given: torch.Tensor, weight: torch.Tensor, rest: Sequence[Any]) -> Any:
+    """Which kernel a convolution runs. `rest`: stride and all that follows it among the arguments of `aten.convolution`."""
+    return torch._C._select_conv_backend(given, weight, None, *rest)
+
+
 def takes_lists_of_tensors(parameters: Sequence[torch.Tensor], differentiable: bool) -> bool:
     """Whether an optimizer of these parameters works on all of them at once, if the user does not say."""
     return _default_to_fused_or_foreach(list(parameters), differentiable, use_fused=False)[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -15,6 +15,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ..planning import Work
 from ..planning.roofline import Rates
+from .internals import convolution_kernel
 from .sizes import Concrete, Number
 
 __all__ = [
@@ -56,6 +57,9 @@ _COPYING = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _Copying((0, 1, 2), (0, 1)),
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _Copying((0, 1, 2, 3, 4, 5), (0, 1, 2)),
 }
+#: Of convolutions: where input and weight are among the arguments, then stride, padding, dilation, whether it is transposed, the padding
+#: of what it makes, and groups. Which kernel runs does not depend on there being a bias.
+_CONVOLUTIONS = {_aten.convolution: (0, 1, *range(3, 9)), _aten.convolution_backward: (1, 2, *range(4, 10))}
 #: Their state of the random generator is on the host (while no CUDA graph is recorded), whatever PyTorch's compiler says.
 _STATE_ON_HOST = (_aten._scaled_dot_product_efficient_attention_backward, _aten._efficient_attention_backward)
 
@@ -130,6 +134,30 @@ def bytes_of_rows(node: Node, number: Number, rows: int) -> int:
         if isinstance(tensor, torch.Tensor)
     ]
     return sum(span(tensor) * tensor.dtype.itemsize for tensor in (*given, *outputs))
+
+
+def parts_of_batch(node: Node, number: Number) -> Iterator[int]:
+    """Half of the batch of an op, a quarter and so on, as far as that is known, and it runs the kernel that the whole batch does.
+
+    The one for a single small convolution takes ten times the workspace of that for several.
+    """
+    rows = batch_of(node, number)
+    kernel = _kernel_of(node, number, rows)
+    while (rows := rows // 2) and _kernel_of(node, number, rows) == kernel:
+        yield rows
+
+
+def _kernel_of(node: Node, number: Number, rows: int) -> Any:
+    """What tells apart the kernels that an op runs by its sizes, where that is known: of convolutions on the CPU."""
+    if (positions := _CONVOLUTIONS.get(_packet(node))) is None:
+        return None
+    arguments, _ = concrete_arguments(node, number, rows)
+    given, weight, *rest = (arguments[position] for position in positions)
+    if given.device.type != "cpu":
+        return None
+    # Tensors of one number, however large they look.
+    given, weight = (torch.empty(1, dtype=x.dtype, device="cpu").expand(x.shape) for x in (given, weight))
+    return convolution_kernel(given, weight, rest)
 
 
 def concrete_arguments(node: Node, number: Number, rows: int | None = None) -> tuple[list[Any], dict[str, Any]]:

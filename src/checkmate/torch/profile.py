@@ -42,6 +42,7 @@ from .op_work import (
     fake_arguments,
     known_workspace,
     may_round,
+    parts_of_batch,
     span,
     with_state_on_host,
     work_of,
@@ -296,9 +297,7 @@ def _measured(node: Node, number: Number, seconds: float, rows: int | None = Non
 def _measured_in_part(node: Node, number: Number, seconds: float, limit: int) -> OpCost | None:
     """An estimate of the cost of an op from running it on a part of its batch; None if it has no batch, or does not run so."""
     batch = batch_of(node, number)
-    rows = batch
-    while rows > 1:
-        rows //= 2
+    for rows in parts_of_batch(node, number):
         if (least := bytes_of_rows(node, number, rows)) + known_workspace(node, least) > limit:
             continue
         part = _measured(node, number, seconds, rows)
