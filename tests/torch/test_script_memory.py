@@ -334,6 +334,47 @@ def test_batches_that_were_fetched_ahead_are_under_the_budget_once_they_were_see
     assert sessions_of(model.parameters())[0].group._scripts._recorded == recorded
 
 
+def test_a_step_inside_of_a_backward_pass_leaves_room_for_what_that_holds() -> None:
+    """As where it computes its forward pass again: reversible networks, the adjoint method."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.Tanh())))
+    weights = [*model.parameters()]
+    optimizer = torch.optim.SGD(weights, 0.1)
+    size = 4 * 512 * 64
+
+    class Solved(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, *_: Tensor) -> Tensor:
+            made = [x]
+            with torch.no_grad():
+                made += [made[-1] + number for number in range(8)]
+            ctx.save_for_backward(*made)
+            return model(made[-1])  # type: ignore[no-any-return]
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+            made = ctx.saved_tensors
+            with torch.enable_grad():
+                y = model(made[-1].detach())
+            return None, *torch.autograd.grad(y, weights, gradients)  # type: ignore[return-value]
+
+    def step() -> None:
+        Solved.apply(torch.randn(512, 64), *weights).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with checkmate.torch.measure() as plain:
+        step()
+    budget = plain.peak - plain.base + sum(p.nbytes for p in weights) - 2 * size
+    checkmate.torch.compile(model, budget=budget, time_limit=2, cost_model="flops")
+    step()
+    with pytest.warns(BudgetWarning, match="the script holds"):
+        step()
+    with checkmate.torch.measure() as planned:
+        step()
+    assert sum(p.nbytes for p in weights) + planned.peak - planned.base <= budget
+
+
 def test_what_runs_without_gradients_meanwhile_and_is_held_counts_once() -> None:
     torch.manual_seed(0)
     model = Squared(*(layer for _ in range(6) for layer in (nn.Linear(192, 192), nn.Tanh())))

@@ -12,6 +12,7 @@ from collections.abc import Container, Iterator
 
 import torch
 
+from .internals import inside_backward
 from .living import instances
 from .measure import storages_of
 from .optimizer_state import tensors_in
@@ -32,8 +33,11 @@ class Beside:
         self._before = {key: weakref.ref(storage) for key, storage in _living().items()}
 
     def later(self, steps: int, gradients: int) -> bool:
-        """Another step begins, not just another microbatch of the first: what the script makes for each step has been made since."""
-        return steps > self._steps or gradients <= self._gradients
+        """Another step begins, not just another microbatch of the first: what the script makes for each step has been made since.
+
+        A backward pass may run graphs, and ask for gradients that are not left anywhere.
+        """
+        return steps > self._steps or (gradients <= self._gradients and not inside_backward())
 
     def made(self, known: Container[int]) -> dict[int, torch.UntypedStorage]:
         """Storages that were made since, by identity, without those that are known."""

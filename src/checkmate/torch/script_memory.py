@@ -82,6 +82,7 @@ class ScriptMemory:
         seen: so far; recorded: anything was.
         counted: says of a storage, by identity, whether plans count it.
         known: losses that need not be recorded, as `nodes_outside` names them. losses: of this round.
+        inside: the round runs inside of a backward pass, as in that of a `torch.autograd.Function` which computes its forward pass again.
         beside: finds storages that the script holds besides, by identity. held: their bytes, when the engine began.
     """
 
@@ -94,6 +95,7 @@ class ScriptMemory:
         self.seen, self.recorded = NOTHING, False
         self.counted = counted
         self.beside, self.held = beside, 0
+        self.inside = inside_backward()
         self.known, self.losses = known, set[tuple[str, ...]]()
         self._event = 0  # the last one that began
         self._recording: Recording | None = None
@@ -246,7 +248,7 @@ _looking = _Looking()
 
 def _engine_begins(roots: Sequence[Any]) -> Callable[[bool], None] | None:
     looking = _looking.at() if _looking.at is not None else None
-    if looking is None or inside_backward():
+    if looking is None or inside_backward() != looking.inside:
         return None
     return looking.engine_ended if looking.engine_begins(roots) else None
 
