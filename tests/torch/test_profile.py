@@ -22,7 +22,7 @@ from checkmate.planning import FREE, OpCost, op_costs
 from checkmate.planning.cost_cache import close_cost_caches
 from checkmate.torch import profile as profile_module
 from checkmate.torch.measure import measure
-from checkmate.torch.op_work import batch_of, bytes_of_rows, concrete_arguments, parts_of_batch, with_state_on_host
+from checkmate.torch.op_work import as_kernels_want, batch_of, bytes_of_rows, concrete_arguments, parts_of_batch
 from checkmate.torch.profile import profile_nodes
 from checkmate.torch.sizes import Concrete, hint
 
@@ -390,6 +390,23 @@ def test_where_estimates_say_that_an_op_does_not_fit_a_part_of_its_batch_is_trie
     assert not profile_nodes([norm])[norm].estimated, "what was estimated is not remembered"
 
 
+@pytest.mark.parametrize("norm", [lambda: nn.BatchNorm2d(8), lambda: nn.GroupNorm(2, 8), lambda: nn.LayerNorm(32)])
+def test_norms_of_mixed_precision_are_measured(norm: Callable[[], nn.Module]) -> None:
+    """Their kernels want statistics of another type than PyTorch's compiler says: what does not run is estimated to copy a lot."""
+
+    class Mixed(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return super().forward(x)  # type: ignore[no-any-return]
+
+    nodes, costs = joint_nodes(Mixed(nn.Conv2d(3, 8, 3), norm(), nn.ReLU()), torch.randn(32, 3, 34, 34))
+    backward = next(node for node in nodes if "norm_backward" in str(node.target))
+    assert isinstance(given := backward.args[1], torch.fx.Node)
+    assert given.meta["val"].dtype == torch.bfloat16
+    assert not costs[backward].estimated
+    assert costs[backward].workspace <= 2 * given.meta["val"].nbytes
+
+
 def test_a_part_of_a_batch_for_which_another_kernel_runs_says_nothing_of_the_whole() -> None:
     """For a single small example of three dimensions a kernel runs that writes each input 27 times."""
     nodes, everything = joint_nodes(nn.Sequential(nn.Conv3d(16, 8, 3, padding=1), nn.Tanh()), torch.randn(2, 16, 8, 16, 16))
@@ -514,7 +531,7 @@ def test_the_state_of_the_random_generator_is_made_up_where_its_reader_looks_for
     target = aten._scaled_dot_product_efficient_attention_backward.default
     node = graph.call_function(target, (q_, q_, q_, q_, None, q_, log_, seed, offset, 0.1, [True, True, True, False], True))
     given = concrete_arguments(node, hint)
-    arguments, _ = with_state_on_host(node, given)
+    arguments, _ = as_kernels_want(node, given)
     assert [a.device.type for a in arguments if isinstance(a, Concrete)] == ["cuda"] * 6 + ["cpu"] * 2
     node.target = aten._scaled_dot_product_flash_attention_backward.default
-    assert with_state_on_host(node, given) == given
+    assert as_kernels_want(node, given) == given

@@ -62,6 +62,8 @@ _COPYING = {
 _CONVOLUTIONS = {_aten.convolution: (0, 1, *range(3, 9)), _aten.convolution_backward: (1, 2, *range(4, 10))}
 #: Their state of the random generator is on the host (while no CUDA graph is recorded), whatever PyTorch's compiler says.
 _STATE_ON_HOST = (_aten._scaled_dot_product_efficient_attention_backward, _aten._efficient_attention_backward)
+#: Their statistics are of the type of their weights on the CPU, whatever PyTorch's compiler says.
+_NORMS = (_aten.native_batch_norm_backward, _aten.native_layer_norm_backward, _aten.native_group_norm_backward)
 
 
 def fake(node: Node) -> Any:
@@ -178,19 +180,27 @@ def concrete_arguments(node: Node, number: Number, rows: int | None = None) -> t
     return found, keywords
 
 
-def with_state_on_host(node: Node, given: tuple[list[Any], dict[str, Any]]) -> tuple[list[Any], dict[str, Any]]:
-    """Memory-efficient attention hands the state of the random generator to its backward pass on the host, though PyTorch's compiler
-    says it is on the device; a kernel that looks for it there ends the process."""
-    if _packet(node) not in _STATE_ON_HOST:
+def as_kernels_want(node: Node, given: tuple[list[Any], dict[str, Any]]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments where kernels want others than PyTorch's compiler says they get.
+
+    Memory-efficient attention hands the state of the random generator to its backward pass on the host; a kernel that looks for it on the
+    device ends the process. Norms under autocast hand on statistics of the type of their weights, not of their input, on the CPU.
+    """
+    arguments, keywords = given
+    packet, names = _packet(node), [argument.name for argument in cast(Any, node.target)._schema.arguments]
+    named = dict(zip(names, arguments, strict=False))
+    changed: dict[str, dict[str, Any]]
+    if packet in _STATE_ON_HOST:
+        changed = {name: {"device": torch.device("cpu")} for name in ("philox_seed", "philox_offset")}
+    elif packet in _NORMS and isinstance(weight := named["weight"], Concrete) and weight.device.type == "cpu":
+        changed = {name: {"dtype": weight.dtype} for name in ("save_mean", "save_invstd", "mean", "rstd")}
+    else:
         return given
-    (arguments, keywords), target = given, cast(Any, node.target)
-    names = [argument.name for argument in target._schema.arguments]
-    host = torch.device("cpu")
 
-    def moved(name: str, value: Any) -> Any:
-        return replace(value, device=host) if name in ("philox_seed", "philox_offset") and isinstance(value, Concrete) else value
+    def wanted(name: str, value: Any) -> Any:
+        return replace(value, **changed[name]) if name in changed and isinstance(value, Concrete) else value
 
-    return [moved(*pair) for pair in zip(names, arguments, strict=False)], {k: moved(k, v) for k, v in keywords.items()}
+    return [wanted(*pair) for pair in named.items()], {name: wanted(name, value) for name, value in keywords.items()}
 
 
 def _packet(node: Node) -> Any:

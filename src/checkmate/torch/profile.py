@@ -35,6 +35,7 @@ from ..units import format_bytes
 from .measure import reset_cuda_peak
 from .nodes import is_collective, is_random
 from .op_work import (
+    as_kernels_want,
     batch_of,
     bytes_of_rows,
     concrete_arguments,
@@ -44,7 +45,6 @@ from .op_work import (
     may_round,
     parts_of_batch,
     span,
-    with_state_on_host,
     work_of,
 )
 from .random import draw, preserved_random_state
@@ -281,7 +281,7 @@ def _measured(node: Node, number: Number, seconds: float, rows: int | None = Non
     # An op may refuse made-up inputs in any way it likes (wrong values, no kernel, no memory), each with its own type
     # of exception; all mean the same here. Interrupts pass through.
     try:
-        arguments, keywords = tree_map(_made_up, with_state_on_host(node, concrete_arguments(node, number, rows)))
+        arguments, keywords = tree_map(_made_up, as_kernels_want(node, concrete_arguments(node, number, rows)))
         expected = _storage_bytes([fake(node)], without=[fake_arguments(node)], number=number)
 
         def call() -> Any:
