@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -223,11 +225,14 @@ def test_sizes_that_are_found_later_replace_those_of_before() -> None:
 
 
 def test_what_a_plan_held_goes_when_another_one_takes_its_place() -> None:
-    """A function makes large constants in its first run and keeps them. A plan that is taken up again makes them once more."""
+    """A function makes the large constants of a loop in its first run and keeps them. A plan that is taken up again makes them once more."""
     table = np.random.default_rng(0).normal(size=(1024, 512)).astype(np.float32) / 30
 
     def function(x: Any) -> Any:
-        return tf.reduce_sum(tf.exp(tf.exp(x @ table) @ tf.transpose(table)), 1)
+        (looped,) = tf.while_loop(
+            lambda _: True, lambda y: (tf.exp(y @ table) @ tf.transpose(table),), (x,), maximum_iterations=1
+        )
+        return tf.reduce_sum(tf.exp(looped), 1)
 
     x = tf.random.stateless_normal((64, 1024), (1, 2))
     expected = np.asarray(tf.function(function, autograph=False)(x))
@@ -241,3 +246,31 @@ def test_what_a_plan_held_goes_when_another_one_takes_its_place() -> None:
         assert np.array_equal(step(x), expected)
         assert bytes_in_use() < held + table.nbytes // 2
         assert shaped.plan.measured_peak < peak + table.nbytes // 2
+
+
+def test_large_constants_are_there_once_for_all_sizes() -> None:
+    """So are those of the same numbers that a script makes anew. They go with the steps that read them."""
+    table = np.random.default_rng(0).normal(size=(1024, 512)).astype(np.float32) / 30
+
+    def function(x: Any) -> Any:
+        return tf.reduce_sum(tf.exp(x @ table) @ tf.constant(table.T.copy()), 1), tf.constant(table)
+
+    plain = tf.function(function, autograph=False)
+    steps = [STEP.PlannedStep(function, checkmate.tf2.options.Options(cost_model="flops", time_limit=1)) for _ in range(2)]
+    before = bytes_in_use()
+    for step, size in itertools.product(steps, (64, 32, 64)):
+        x = tf.random.stateless_normal((size, 1024), (1, 2))
+        for result, expected in zip(step(x), plain(x), strict=True):
+            assert np.array_equal(result, expected)
+    del x, result, expected, plain
+    gc.collect()
+    assert bytes_in_use() < before + table.nbytes // 2  # exact ones lie outside of the pool
+    constants: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+    for shaped in (one for step in steps for one in step._steps.values()):
+        constants.update((id(one), one) for one in shaped.captured.traced.captured)
+        assert shaped.plan.graph.fixed_memory >= 2 * table.nbytes
+    assert len(constants) == 2
+    steps.clear()
+    del step, shaped
+    gc.collect()
+    assert not constants

@@ -9,10 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from .constants import take_out_constants
 from .functions import lasting_bytes
 from .internals import is_stateful, variable_bytes
 from .layers import Scopes, scopes_of
-from .op_kinds import CALLS, SMALL, are_sizes_known, is_free, is_shape, source, tensor_bytes
+from .op_kinds import CALLS, are_sizes_known, is_free, is_shape, source, tensor_bytes
 from .order import in_creation_order, in_order_of, with_early_updates, with_late_broadcasts
 from .random_state import RandomStates
 from .rewrite import hide_counts, rewriting_of
@@ -29,7 +30,7 @@ class Traced:
         graph: it holds the ops.
         ops: what the step needs, inputs left out, every op after what it reads.
         inputs, outputs: flat.
-        captured: what stands behind those of the inputs, the last ones, that are not arguments: variables, mostly.
+        captured: what stands behind those of the inputs, the last ones, that are not arguments: variables, and large constants.
         structure: what the function returned.
         rewritten: the graph is what TensorFlow runs and needs no rewriting any more; see `rewrite`.
         plain: the concrete function that plain training traces, where that leaves sizes open.
@@ -77,9 +78,8 @@ class Traced:
 
     @cached_property
     def constant_bytes(self) -> int:
-        """Large constants and the like: a `tf.function` makes them in its first run and keeps them."""
-        sizes = [tensor_bytes(op.outputs[0]) for op in self.ops if op.type == "Const"]
-        return sum(size for size in sizes if size > SMALL) + sum(map(lasting_bytes, self.ops))
+        """Large constants and the like inside of loops and branches: a `tf.function` makes them in its first run and keeps them."""
+        return sum(map(lasting_bytes, self.ops))
 
     @cached_property
     def of_unknown_size(self) -> list[tf.Tensor]:
@@ -124,6 +124,7 @@ class Trace:
         graph, inputs, outputs = found or (traced, list(concrete.inputs), list(concrete.outputs))
         names, captured = [op.name for op in traced.get_operations()], list(concrete.captured_inputs)
         replaced = self._random.replace(graph, inputs, outputs, captured)
+        replaced |= take_out_constants(graph, inputs, outputs, captured)
         ops = in_order_of([op for op in graph.get_operations() if op.name not in replaced], names)
         wanted = [source(t).op for t in outputs] + [op for op in ops if is_stateful(op) and op.type not in _FIXED]
         needed = _reachable(wanted)
