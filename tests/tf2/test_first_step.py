@@ -76,7 +76,7 @@ def test_trying_out_goes_on_between_steps(monkeypatch: pytest.MonkeyPatch, capsy
         before = calls["_rehearse"]
         step(case.x, case.y)
         steps += 1
-        assert calls["_rehearse"] <= before + 1
+        assert calls["_rehearse"] <= before + (steps > 1)  # the first step was waited for long enough
     assert shaped.executor.overlaps
     assert calls["_rehearse"] > 1
     (plan,) = step.plans

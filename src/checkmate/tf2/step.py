@@ -361,7 +361,7 @@ class _Shaped:
         self.captured.traced.random.follow_resets()
         if self.passed is not None:
             self._mend(self.passed)
-        elif (better := self.policy.go_on()) is not None:
+        elif self.plan.executions and (better := self.policy.go_on()) is not None:
             self._go_on_under(better)
         first = not self.executor.measured
         if first:
