@@ -28,8 +28,9 @@ def prepare(model: Any, budget: Budget = "auto", **options: Any) -> None:
     What is planned is the model's `train_step`, its own or yours, with the optimizer's update and the metrics.
 
     The budget is for the training step, and for the next batch, which the input pipeline makes ready meanwhile; on a GPU that lies
-    elsewhere. Evaluation keeps no activations and runs as always. More batches that the pipeline holds, as with `prefetch(4)`, and
-    what it caches or shuffles are not counted: name them with `reserved=`.
+    elsewhere. Evaluation keeps no activations and runs as always. More batches that the pipeline holds, as with `prefetch(4)`,
+    what it caches or shuffles, and the copies that Keras makes of arrays which `fit` is given are not counted: name them with
+    `reserved=`.
 
     Args:
         model: a Keras model (Keras 3, or tf_keras).
