@@ -184,7 +184,9 @@ def test_what_a_loss_takes_is_not_forgotten_where_training_holds_more() -> None:
     assert plan.covers(plan.plan.outside + 2**24 - taken - 2**20)
 
 
-def test_a_loss_outside_of_the_model_is_looked_at_again_where_it_is_another_one() -> None:
+def test_a_loss_outside_of_the_model_is_looked_at_again_where_it_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_EACH", "_LAST"):
+        monkeypatch.setattr(f"checkmate.torch.scripts.{name}", 1)  # for what else the script holds
     torch.manual_seed(0)
     model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(192, 192), nn.ReLU())))
     x = torch.randn(1024, 192)
@@ -329,9 +331,25 @@ def test_batches_that_were_fetched_ahead_are_under_the_budget_once_they_were_see
     with checkmate.torch.measure() as planned:
         step()
     assert own + planned.peak - planned.base <= budget
-    recorded = sessions_of(model.parameters())[0].group._scripts._recorded
-    step()
-    assert sessions_of(model.parameters())[0].group._scripts._recorded == recorded
+
+
+def test_what_a_script_collects_is_looked_for_in_several_rounds() -> None:
+    torch.manual_seed(0)
+    model = Squared(*(layer for _ in range(6) for layer in (nn.Linear(192, 192), nn.Tanh())))
+    checkmate.torch.compile(model, budget="1GiB", time_limit=2, cost_model="flops")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(40):
+        targets = []
+        for _ in range(3):
+            targets.append(torch.randn(256, 192))
+            model(torch.randn(256, 192)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    size, group = 4 * 256 * 192, sessions_of(model.parameters())[0].group
+    assert 3 * size <= group._scripts.of(group.plans[-1].order).during <= 3 * size + 10_000
+    assert (
+        group._scripts._recorded == 1 + 4 + 4
+    )  # in the first round, then the first four of later steps, the 8th, 16th, 32nd and 64th
 
 
 def test_a_step_inside_of_a_backward_pass_leaves_room_for_what_that_holds() -> None:

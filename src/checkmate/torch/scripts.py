@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
@@ -17,7 +19,9 @@ from .script_memory import NOTHING, Script, ScriptMemory
 from .sizes import Bindings
 
 #: What the script takes between passes is recorded in so many rounds at most: it takes time.
-_RECORDED = 32
+_RECORDED = 64
+#: What it holds is looked for in so many rounds of later steps, then in the 8th, the 16th and so on up to this one.
+_EACH, _LAST = 4, 64
 
 
 class Scripts:
@@ -33,7 +37,7 @@ class Scripts:
         self._at: dict[Order, list[Bindings]] = {}  # sizes of the first passes of the rounds that showed them
         self._cover: set[tuple[Order, Bindings]] = set()  # sizes that are no larger
         self._losses: dict[Order, set[tuple[str, ...]]] = {}  # outside of the graphs, that were recorded
-        self._later: set[Order] = set()  # seen in later steps than the first
+        self._later: Counter[Order] = Counter()  # rounds in later steps than the first
         self._beside: Beside | None = None
         self._recorded = 0
 
@@ -53,29 +57,39 @@ class Scripts:
         if self._beside is None:
             self._beside = Beside(self._held.steps, gradients)
         losses: Collection[tuple[str, ...]] = ()
-        if round.plan is not None and (round.plan.order in self._later or not round.later):
+        if round.plan is not None and not (round.later and self._is_due(round.plan.order)):
             losses = self._known_losses(round.plan.order, captured, round.runs[0].sizes)
         round.script = ScriptMemory(partial(self._counted, round), losses, partial(self._found, round, self._beside, returned))
 
     def note(self, round: Round[Any]) -> bool:
         """A round has ended. True if its script was recorded."""
         order, script = round.order, self.of(round.order)
+        self._later[order] += round.later
         recorded = round.script is not None and round.script.recorded
         if round.script is not None and recorded:
             self._recorded += 1
             self._losses.setdefault(order, set()).update(round.script.losses)
             self._at.setdefault(order, []).append(round.runs[0].sizes)
-            self._later |= {order} if round.later else set()
             script = round.script.seen.joined(script)
         self._known[order] = round.with_beside(script)
         return recorded
+
+    def _is_due(self, order: Order) -> bool:
+        """What the script holds is looked for in this round, if it is one of a later step.
+
+        It may be more in the last round of a step than in the first, as where outputs are collected, and more in later steps.
+        """
+        number = self._later[order] + 1
+        return number <= _EACH or (number <= _LAST and number.bit_count() == 1)
 
     def _counted(self, round: Round[Any]) -> set[int]:
         """Identities of the storages that are known in a round."""
         return round.storages() | self._held.storages()
 
     def _found(self, round: Round[Any], beside: Beside, returned: Sequence[weakref.ref[Any]]) -> dict[int, torch.UntypedStorage]:
-        """What the script holds beside a round, by identity."""
+        """What the script holds beside a round, by identity; nothing where other threads may train models of their own."""
+        if any(thread is not threading.current_thread() and not thread.daemon for thread in threading.enumerate()):
+            return {}
         left = {storage._cdata for reference in returned if (storage := reference()) is not None}
         return beside.made(self._held.storages() | set(round.kept()) | left)
 
