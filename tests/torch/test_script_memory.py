@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import checkmate.torch
 from checkmate.torch import BudgetWarning
 from checkmate.torch.backend import sessions_of
+from checkmate.torch.beside import Beside
 from checkmate.torch.script_memory import Script, ScriptMemory
 
 SIZE = 4 * 10_000
@@ -430,3 +431,10 @@ def test_a_failed_run_teaches_nothing() -> None:
     assert not script.put_off(lambda: None)  # the recording has ended
     script.leave()
     assert script.seen.gaps == {0: 40}
+
+
+def test_states_of_generators_are_not_held_by_the_script() -> None:
+    """Plans keep them, to draw once more what was drawn."""
+    beside = Beside(0, 0)
+    kept = [torch.get_rng_state(), torch.zeros(2000)]
+    assert [storage.nbytes() for storage in beside.made(set()).values()] == [kept[1].nbytes]
