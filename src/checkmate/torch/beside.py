@@ -66,7 +66,10 @@ def _of_training() -> Iterator[torch.Tensor]:
 
 
 def _living() -> dict[int, torch.UntypedStorage]:
-    """Storages of plain tensors on the CPU, by identity; parameters are for others to count, and states of generators are what plans keep."""
+    """Storages of plain tensors on the CPU, by identity.
+
+    Parameters are for others to count; states of random generators are what plans keep.
+    """
     state = torch.get_rng_state().nbytes
     plain = [tensor for tensor in instances(torch.Tensor) if type(tensor) is torch.Tensor]
     storages = storages_of(tensor for tensor in plain if tensor.dtype != torch.uint8 or tensor.nbytes != state)

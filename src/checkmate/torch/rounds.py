@@ -140,7 +140,8 @@ class Round(Generic[AnyPlan]):
         intact: as far as was looked, what runs were called with was there when other backward passes began.
         handing: what runs have left for each other, under a plan of stages.
         held_by_script: what a run has returned was still there when the plan had it computed again.
-        beside: graphs without gradients that ran between the passes: after which event, the bytes that they took, and of what else they were given.
+        beside: graphs without gradients that ran between the passes: after which event, the bytes that they took, and the storages and
+            bytes of what else they were given.
     """
 
     runs: list[Run] = field(default_factory=list)

@@ -49,7 +49,8 @@ class Scripts:
         """The first pass of a round is about to run: look at the script's memory, if it is not known.
 
         Args:
-            captured: the part that runs. gradients: bytes of those that are there. returned: storages that earlier rounds gave to the script.
+            captured: the part that runs. gradients: bytes of those that are there.
+            returned: storages that earlier rounds gave to the script.
         """
         if captured.device.type != "cpu" or self._recorded == _RECORDED:
             return
