@@ -34,8 +34,7 @@ def take_out_constants(graph: tf.Graph, inputs: list[tf.Tensor], outputs: list[t
         (old,) = op.outputs
         with graph.as_default():
             place = tf.compat.v1.placeholder(old.dtype, old.shape, name=f"large_constant__{len(inputs)}")
-        replace_op(op, place)
-        outputs[:] = [place if tensor.name == old.name else tensor for tensor in outputs]
+        replace_op(op, place, outputs)
         inputs.append(place)
         captured.append(_made(op))
     return {op.name for op in ops}

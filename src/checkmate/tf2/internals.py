@@ -114,9 +114,14 @@ def replace_input(op: tf.Operation, number: int, tensor: tf.Tensor) -> None:
     op._update_input(number, tensor)
 
 
-def replace_op(op: tf.Operation, tensor: tf.Tensor) -> None:
-    """Have all that reads or waits for an op of a traced graph, which has one output, read a tensor, or wait for that, instead."""
+def replace_op(op: tf.Operation, tensor: tf.Tensor, outputs: list[tf.Tensor]) -> None:
+    """Have all that reads or waits for an op of a traced graph, which has one output, read a tensor, or wait for that, instead.
+
+    Args:
+        outputs: of the graph; the tensor stands among them where the op's output did.
+    """
     (old,) = op.outputs
+    outputs[:] = [tensor if output.name == old.name else output for output in outputs]
     for reader in old.consumers():
         for number, read in enumerate(reader.inputs):
             if read.name == old.name:

@@ -65,8 +65,7 @@ class RandomStates:
                 copy_handle_data(state.handle, place)
                 drawn = _drawn(op, place)
             drawn.set_shape(op.outputs[0].shape)
-            outputs[:] = [drawn if tensor.name == op.outputs[0].name else tensor for tensor in outputs]
-            replace_op(op, drawn)
+            replace_op(op, drawn, outputs)
             inputs.append(place)
             captured.append(state.handle)
         return {op.name for op in ops}

@@ -64,16 +64,16 @@ class Scripts:
 
     def note(self, round: Round[Any]) -> bool:
         """A round has ended. True if its script was recorded."""
-        order, script = round.order, self.of(round.order)
+        order, known = round.order, self.of(round.order)
         self._later[order] += round.later
-        recorded = round.script is not None and round.script.recorded
-        if round.script is not None and recorded:
+        script = round.script if round.script is not None and round.script.recorded else None
+        if script is not None:
             self._recorded += 1
-            self._losses.setdefault(order, set()).update(round.script.losses)
+            self._losses.setdefault(order, set()).update(script.losses)
             self._at.setdefault(order, []).append(round.runs[0].sizes)
-            script = round.script.seen.joined(script)
-        self._known[order] = round.with_beside(script)
-        return recorded
+            known = script.seen.joined(known)
+        self._known[order] = round.with_beside(known)
+        return script is not None
 
     def _is_due(self, order: Order) -> bool:
         """What the script holds is looked for in this round, if it is one of a later step.
