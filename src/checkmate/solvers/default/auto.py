@@ -64,6 +64,7 @@ class _Engine:
         self.next_search = 0  # the round in which better schedules are searched for again
         self.began = search.work.done
         self.outdone = False  # relaxations have nothing more to say
+        self.looked = False  # whether anything is possible at all
 
     def run(self) -> None:
         """Round after round, until the search is done."""
@@ -104,13 +105,11 @@ class _Engine:
         soon = self._soon_solved(relaxed, violating)
         if soon:  # in case soon is not soon enough
             if self.rounds or search.best is None:
-                self.eviction.evict()
+                self._evict()
             if state.wider_than(gaps.bad):
                 self.annealing.begin()
         else:
             self._search_schedules_in_turn(violating)
-            if self.slow_rounds == 0 and self._impossible():
-                return False
             if not search.done() and not self.bounds.tried and state.wider_than(gaps.loose if self.rounds else gaps.far):
                 self.bounds.run()
             self.slow_rounds += 1
@@ -142,7 +141,7 @@ class _Engine:
         search, state, gaps = self.search, self.state, self.tuning.gaps
         # Most searches end within two rounds, without annealing and the seconds that compiling it takes the first time.
         if not search.done() and (self.rounds or state.hard or state.loose() or search.current_gap() > gaps.wide):
-            self.eviction.evict()
+            self._evict()
             if not search.done() and not self.bounds.begun and state.wider_than(gaps.loose if self.rounds else gaps.far):
                 self.bounds.begin()
             if not search.done():
@@ -159,12 +158,13 @@ class _Engine:
         """What the first search of small graphs left open is worth a longer one after some rounds with searches."""
         return self.slow_rounds == _BEFORE_EXACT and exact(self.search, ALL)
 
-    def _impossible(self) -> bool:
-        """Nothing found in a round: is there anything?"""
+    def _evict(self) -> None:
+        """Greedy eviction takes a moment, and so, where it finds nothing, does the bound that says whether there is anything."""
         search = self.search
-        if search.best is not None or self.state.most_rounds is not None or search.done():
-            return False
+        self.eviction.evict()
+        if self.looked or search.best is not None or self.state.most_rounds is not None or search.done():
+            return
+        self.looked = True
         least = least_peak_bound(self.state.problem, search.budget, search.done)
         if least > search.budget:
             search.prove_infeasible(f"a few values together need {least} bytes", "any")
-        return search.proven_infeasible
