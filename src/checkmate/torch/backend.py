@@ -110,6 +110,7 @@ class Session:
         if self.dry is not None:
             return self.dry.forward(part, arguments)
         note_parameters(self.parameters, arguments)
+        self.group.outside.runs(trains=True)
         groups = _of_thread.groups
         groups[:] = [group for group in groups if group.waiting() is not None]
         for group in groups:
@@ -129,6 +130,7 @@ class Session:
         """Run a graph that has no backward pass."""
         if self.dry is not None:
             return self.dry.inference(part, arguments)
+        self.group.outside.runs(trains=False)
         graph = self.no_gradients[part]
         for group in _of_thread.groups:
             if (round := group.waiting()) is not None and group.given == self.group.given:

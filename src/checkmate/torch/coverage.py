@@ -258,6 +258,17 @@ def nodes_outside(roots: Sequence[Any]) -> tuple[str, ...]:
     return tuple(node.name() for node in _behind(roots, is_of_a_graph) if not is_of_a_graph(node))
 
 
+def leaves_behind(roots: Sequence[Any]) -> list[torch.Tensor] | None:
+    """The tensors that gradients of these are left in; None if a planned graph lies between."""
+    leaves = []
+    for node in _behind(roots):
+        if is_of_a_graph(node):
+            return None
+        if isinstance(leaf := getattr(node, "variable", None), torch.Tensor):
+            leaves.append(leaf)
+    return leaves
+
+
 def saved_outside(
     roots: Sequence[Any], counted: Container[int]
 ) -> tuple[dict[int, torch.UntypedStorage], dict[int, torch.UntypedStorage]]:

@@ -27,6 +27,7 @@ from .held import Held
 from .internals import keeps_graph, sharded_groups
 from .options import Options
 from .orders import Endings, Orders
+from .outside_plans import OutsidePlans
 from .part import Part, Ticket, without_history
 from .plan import Plan
 from .planner import Planner
@@ -34,15 +35,13 @@ from .rounds import Order, Round, Run
 from .scripts import Scripts
 from .sizes import Bindings
 from .step_plan import Pass, StepPlan, order_of, own_storages, passes_of
-from .watch import Watch, WithoutPlan, beyond_plans, held_beside, no_room, order_unknown, report_excess, script_unknown, warn
+from .watch import Watch, WithoutPlan, held_beside, no_room, order_unknown, report_excess, script_unknown, warn
 
 #: An order is planned anew so many times because training holds more; then with room for as much again as that has grown by, or at
 #: least this part of it, so that plans get rarer.
 _GROWTHS = 8
 #: So many plans are kept, and so many safe ones; of more, those go that ran longest ago. They are made again if they are needed.
 _KEPT = 64
-#: Steps of optimizers whose peaks are worked out: several may take turns. It takes a copy of the optimizer, once, and milliseconds.
-_OPTIMIZER_STEPS = 8
 #: Rounds without a plan are measured so often: it takes time.
 _MEASURED = 32
 
@@ -55,7 +54,7 @@ class Group:
         plans: every plan that is in use, in the order in which they were made.
         held: what training holds besides its steps. planner: makes the plans.
         parts: the graphs. modules: the models, as far as they are known.
-        trained: a whole round has run under its plan; from then on training goes on.
+        trained: a whole round has run under its plan; from then on training goes on. outside: looks at what no plan has a part in.
     """
 
     def __init__(self, given: Mapping[str, Any]):
@@ -81,8 +80,7 @@ class Group:
         self._unlent: set[Order] = set()  # what parts returned is not computed again
         self._unplanned = 0  # rounds without a plan that were measured
         self._rounds = 0  # that began under a plan
-        self._optimizer_steps = 0  # that were looked at
-        self.held.on_step(self._optimizer_stepped)
+        self.outside = OutsidePlans(self.held, self._last_plan, self._tell, self._scripts.between)
 
     @property
     def options(self) -> Options:
@@ -481,18 +479,12 @@ class Group:
         if len(self.plans) > _KEPT:
             self.plans.remove(oldest := min(self.plans, key=lambda plan: plan.last_used))
             oldest.search_no_more()
-        self._impossible, self._optimizer_steps = None, 0  # other parameters may train now
+        self._impossible = None
+        self.outside.begins_anew()
         return made
 
-    def _optimizer_stepped(self) -> None:
-        """An optimizer has made a step: the first ones say whether its work, which no plan has a part in, fits the budget."""
-        if not self.plans or self._optimizer_steps == _OPTIMIZER_STEPS:
-            return
-        self._optimizer_steps += 1
-        plan = self.plans[-1].plan
-        peak = self.held.now(plan.device) + self.held.step_peak(plan.device)
-        if peak > plan.budget:
-            self._tell("optimizer", beyond_plans(plan, peak))
+    def _last_plan(self) -> Plan | None:
+        return self.plans[-1].plan if self.plans else None
 
     def _tell(self, what: str, message: str) -> None:
         if what not in self.warned:

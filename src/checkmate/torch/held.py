@@ -26,13 +26,14 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.optim.swa_utils import AveragedModel
 
 from .living import instances
 from .measure import same_device
-from .optimizer_state import Prediction, local_tensors, predict, tensors_in
+from .optimizer_state import local_tensors, tensors_in
 from .sharded import Sharded
+from .watched_optimizer import WatchedOptimizer
 
 __all__ = ["Held", "bytes_on", "note_parameters"]
 
@@ -62,7 +63,7 @@ class Held:
         self._frozen: list[weakref.ref[torch.Tensor]] = []
         #: Parameters and buffers of modules and averaged copies. None: to be read from them again.
         self._tensors: list[weakref.ref[torch.Tensor]] | None = None
-        self._optimizers: dict[int, _Watched] = {}
+        self._optimizers: dict[int, WatchedOptimizer] = {}
         #: What their state was when it was read last, and its bytes by device.
         self._states_read: list[tuple[int, int, int]] = []
         self._state_bytes: dict[torch.device, int] = {}
@@ -110,7 +111,7 @@ class Held:
             _add(storages, _gradients(known))
             _add(storages, self._sharded.gradients())
             _add(storages, [parameter for reference in self._frozen if (parameter := reference()) is not None])
-            total = bytes_on(storages, device, own) + self._state(device, storages) + self._sharded.buffers(device, self._knows)
+            total = bytes_on(storages, device, own) + self._state(device, storages) + self._sharded.buffers(device, self.knows)
             return total + sum(buckets.held(wrapper, device) for wrapper, buckets in list(self._wrappers.items()))
 
     def storages(self) -> set[int]:
@@ -175,7 +176,8 @@ class Held:
     def step_peak(self, device: torch.device) -> int:
         """The most bytes on `device` that the step of a known optimizer takes besides its state, predicted; 0 if it cannot be."""
         peaks = [watched.prediction().peak for watched in self._live_optimizers()]
-        return max((size for peak in peaks for where, size in peak.items() if same_device(where, device)), default=0)
+        predicted = max((size for peak in peaks for where, size in peak.items() if same_device(where, device)), default=0)
+        return max(predicted, *(watched.measured for watched in self._live_optimizers() if device.type == "cpu"), 0)
 
     def look(self) -> None:
         """Find optimizers, averaged copies and wrappers of known parameters, and frozen ones, among the objects of the process."""
@@ -191,12 +193,12 @@ class Held:
         with self._lock:
             self._tensors = None
             self._known_tensors()
-            self.watch(self._sharded.look(self._knows))  # optimizers hold shards of the parameters that graphs read
+            self.watch(self._sharded.look(self.knows))  # optimizers hold shards of the parameters that graphs read
             self._frozen = []
             for thing in found:
                 if isinstance(thing, nn.Parameter):
                     if not (
-                        thing.requires_grad or thing.grad is not None or self._knows(thing)
+                        thing.requires_grad or thing.grad is not None or self.knows(thing)
                     ):  # with a gradient it trains at times
                         self._frozen.append(weakref.ref(thing))
                 elif isinstance(thing, _Optimizer):
@@ -206,7 +208,8 @@ class Held:
 
     # --- what is known ---
 
-    def _knows(self, tensor: torch.Tensor) -> bool:
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """A tensor is a parameter of graphs, modules or optimizers that are known."""
         return _has(self._parameters, tensor)
 
     def _known_tensors(self) -> list[torch.Tensor]:
@@ -250,11 +253,18 @@ class Held:
                     self._state_bytes[storage.device] = self._state_bytes.get(storage.device, 0) + storage.nbytes()
         return sum(size for where, size in self._state_bytes.items() if same_device(where, device))
 
-    def _live_optimizers(self) -> list[_Watched]:
+    def _live_optimizers(self) -> list[WatchedOptimizer]:
         with self._lock:
             return [watched for watched in list(self._optimizers.values()) if watched.optimizer() is not None]
 
     # --- what is found ---
+
+    def steps_now(self, optimizer: _Optimizer) -> None:
+        """An optimizer, of whatever parameters, is about to make a step without a closure."""
+        with self._lock:
+            watched = self._optimizers.get(id(optimizer))
+        if watched is not None:
+            watched.begins()
 
     def stepped(self, optimizer: _Optimizer) -> None:
         """An optimizer, of whatever parameters, has made a step."""
@@ -262,7 +272,7 @@ class Held:
             watched = self._admit_optimizer(optimizer)
             if watched is None:
                 return
-            watched.steps += 1
+            watched.ended()
             self.steps += 1
             callbacks = [callback for reference in self._callbacks if (callback := reference()) is not None]
             if len(callbacks) != len(self._callbacks):
@@ -281,7 +291,7 @@ class Held:
             if (module := reference()) is not None:
                 self._admit_module(module)
 
-    def _admit_optimizer(self, optimizer: _Optimizer) -> _Watched | None:
+    def _admit_optimizer(self, optimizer: _Optimizer) -> WatchedOptimizer | None:
         watched = self._optimizers.get(id(optimizer))
         if watched is not None and watched.optimizer() is optimizer:
             return watched
@@ -289,10 +299,10 @@ class Held:
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         except (AttributeError, KeyError, TypeError):  # it is being made, or only looks like one
             return None
-        if not any(self._knows(parameter) or _has(self._leaves, parameter) for parameter in parameters):
+        if not any(self.knows(parameter) or _has(self._leaves, parameter) for parameter in parameters):
             return None
         self._parameters.update((id(x), weakref.ref(x)) for x in parameters if isinstance(x, torch.Tensor))
-        watched = _Watched(optimizer, self._forget_optimizer)
+        watched = WatchedOptimizer(optimizer, self._forget_optimizer)
         self._optimizers[id(optimizer)] = watched
         return watched
 
@@ -303,7 +313,7 @@ class Held:
     def _admit_module(self, module: nn.Module) -> None:
         parameters = list(module.parameters())
         if isinstance(module, DistributedDataParallel):
-            if module not in self._wrappers and any(map(self._knows, parameters)):
+            if module not in self._wrappers and any(map(self.knows, parameters)):
                 self._wrappers[module] = _Buckets()
                 self.watch_module(module)
         elif not any(known() is module for known in self._averaged) and self._is_copy(parameters):
@@ -313,7 +323,7 @@ class Held:
     def _is_copy(self, parameters: list[nn.Parameter]) -> bool:
         """Whether there is a parameter of the same shape for each one known, and none of them is known itself."""
         known = [parameter for reference in self._parameters.values() if (parameter := reference()) is not None]
-        return bool(known) and not any(map(self._knows, parameters)) and _shapes(known) <= _shapes(parameters)
+        return bool(known) and not any(map(self.knows, parameters)) and _shapes(known) <= _shapes(parameters)
 
 
 def _has(known: Mapping[int, weakref.ref[torch.Tensor]], tensor: torch.Tensor) -> bool:
@@ -340,32 +350,6 @@ def _rests(module: nn.Module) -> bool:
     return all(parameter.grad is None for parameter in parameters) and not (
         module.training and any(parameter.requires_grad for parameter in parameters)
     )
-
-
-class _Watched:
-    """An optimizer of known parameters."""
-
-    def __init__(self, optimizer: _Optimizer, forget: Callable[[int], None]) -> None:
-        key = id(optimizer)
-        self.optimizer = weakref.ref(optimizer, lambda _: forget(key))
-        self.steps = 0
-        self._prediction: tuple[Any, Prediction] | None = None
-
-    def parameters(self) -> frozenset[int]:
-        optimizer = self.optimizer()
-        return frozenset(map(id, tensors_in(optimizer.param_groups)) if optimizer is not None else ())
-
-    def prediction(self) -> Prediction:
-        """Made once for what the optimizer holds now; and anew when it is given parameters, or some are unfrozen or frozen."""
-        optimizer = self.optimizer()
-        if optimizer is None:
-            return Prediction()
-        groups = optimizer.param_groups
-        trained = [(len(group["params"]), sum(p.requires_grad for p in group["params"])) for group in groups]
-        key = trained, 0 if self.steps else len(optimizer.state)  # its steps make the state that was foreseen
-        if self._prediction is None or self._prediction[0] != key:
-            self._prediction = key, predict(optimizer)
-        return self._prediction[1]
 
 
 class _Buckets:
@@ -442,6 +426,7 @@ def _listen(held: Held) -> None:
     with _all_lock:
         _all.add(held)
         if not _listening:
+            register_optimizer_step_pre_hook(_before_optimizer_step)
             register_optimizer_step_post_hook(_on_optimizer_step)
             register_module_module_registration_hook(_on_module)
             _listening = True
@@ -450,6 +435,13 @@ def _listen(held: Held) -> None:
 def _everyone() -> list[Held]:
     with _all_lock:
         return list(_all)
+
+
+@torch.compiler.disable
+def _before_optimizer_step(optimizer: _Optimizer, args: Any, kwargs: Any) -> None:
+    if len(args) + len(kwargs) <= 1:  # the optimizer itself: a closure would run what measures itself
+        for held in _everyone():
+            held.steps_now(optimizer)
 
 
 @torch.compiler.disable

@@ -103,6 +103,15 @@ class Recording:
         return events
 
 
+def passing(events: Sequence[Change | Note]) -> int:
+    """The most bytes that were there during a recording, without what was left at its end."""
+    live = most = 0
+    for _, change in _sizes(events):
+        live += change
+        most = max(most, live)
+    return most - live
+
+
 def reset_cuda_peak(device: torch.device) -> None:
     """Begin the device's peak counter anew. Measurements under way keep what it has shown so far."""
     with _cuda_lock:

@@ -42,10 +42,12 @@ class Prediction:
     Attributes:
         state: that the first step will add to the optimizer's state.
         peak: that a step has at its peak besides its state, the parameters and their gradients.
+        complete: the peak could be found out.
     """
 
     state: _Bytes = field(default_factory=dict)
     peak: _Bytes = field(default_factory=dict)
+    complete: bool = True
 
 
 def predict(optimizer: torch.optim.Optimizer) -> Prediction:
@@ -62,7 +64,7 @@ def predict(optimizer: torch.optim.Optimizer) -> Prediction:
             for number in (1.0, 0.5):
                 with suppress(Exception):  # of the user's optimizer, run where it does not expect to be
                     return _predict(optimizer, number)
-        return Prediction()
+        return Prediction(complete=False)
     finally:
         if random.getstate() != python_state:
             random.setstate(python_state)
@@ -133,7 +135,7 @@ def _predict(optimizer: torch.optim.Optimizer, number: float) -> Prediction:
         try:
             copy.step()
         except Exception:  # noqa: BLE001 - as above; the state is known all the same
-            return Prediction(state)
+            return Prediction(state, complete=False)
         return Prediction(state, allocations.transient())
 
 

@@ -246,6 +246,11 @@ class _Looking(threading.local):
 _looking = _Looking()
 
 
+def looked_at() -> bool:
+    """A round of this thread is being looked at."""
+    return _looking.at is not None and _looking.at() is not None
+
+
 def _engine_begins(roots: Sequence[Any]) -> Callable[[bool], None] | None:
     looking = _looking.at() if _looking.at is not None else None
     if looking is None or inside_backward() != looking.inside:

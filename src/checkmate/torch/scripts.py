@@ -87,12 +87,19 @@ class Scripts:
         """Identities of the storages that are known in a round."""
         return round.storages() | self._held.storages()
 
+    def between(self) -> dict[int, torch.UntypedStorage]:
+        """What the script holds between rounds, by identity; nothing where other threads may train models of their own."""
+        return self._made(self._beside, set())
+
     def _found(self, round: Round[Any], beside: Beside, returned: Sequence[weakref.ref[Any]]) -> dict[int, torch.UntypedStorage]:
-        """What the script holds beside a round, by identity; nothing where other threads may train models of their own."""
-        if any(thread is not threading.current_thread() and not thread.daemon for thread in threading.enumerate()):
-            return {}
+        """What it holds beside a round."""
         left = {storage._cdata for reference in returned if (storage := reference()) is not None}
-        return beside.made(self._held.storages() | set(round.kept()) | left)
+        return self._made(beside, set(round.kept()) | left)
+
+    def _made(self, beside: Beside | None, known: set[int]) -> dict[int, torch.UntypedStorage]:
+        if beside is None or any(t is not threading.current_thread() and not t.daemon for t in threading.enumerate()):
+            return {}
+        return beside.made(self._held.storages() | known)
 
     def _known_losses(self, order: Order, captured: Captured, sizes: Bindings) -> Collection[tuple[str, ...]]:
         """Losses outside of the graphs that were seen in rounds of this order, if one began at these sizes, or larger ones."""

@@ -226,6 +226,15 @@ def beyond_plans(plan: Plan, peak: int) -> str:
     )
 
 
+def backward_beyond_plans(plan: Plan, peak: int) -> str:
+    """Words for a backward pass through no compiled graph that takes more than the budget."""
+    return (
+        f"a backward pass through no compiled graph, as of a penalty computed with model.forward or of a loss of outputs without gradients, "
+        f"takes {format_bytes(peak)} ({peak} bytes) with what training holds, {format_bytes(peak - plan.budget)} above the budget of "
+        f"{format_bytes(plan.budget)} ({plan.budget} bytes), and no plan changes that: compute it for a part of the batch at a time"
+    )
+
+
 def evaluation_beyond(budget: int, peak: int) -> str:
     """Words for a pass without gradients that takes more than the budget."""
     return (
