@@ -15,7 +15,7 @@ from checkmate import Compute, Free, Graph, InfeasibleBudget, Op, Value, simulat
 from checkmate.errors import CheckmateError, Contradiction, GraphError
 from checkmate.planning.parts import Event, Link, Pair, PartGraph, PartInput, least_across
 from checkmate.planning.step_graph import StepGraph, join
-from checkmate.planning.stretches import as_run, bytes_before, cut, lends, peak_as_run, stages
+from checkmate.planning.stretches import Again, as_run, bytes_before, cut, lends, peak_as_run, stages
 from checkmate.schedule import Step, steps_from_sequence
 from planning.rounds import Machine, Round, StageMachine, lending, random_part, random_round
 from support import random_sequence, reference_trace
@@ -312,12 +312,15 @@ def test_what_backward_passes_keep_to_run_once_more_counts() -> None:
     fixed, inner, y = 14, 30, 10
     assert peak_as_run(step, plain) == fixed + inner + y + 10 + 30  # "down back" makes the inner gradient from dy
     # "up back" makes dx and dw from the inner gradient, and the inner value is still there.
-    assert peak_as_run(step, plain, 0) == fixed + y + 30 + 10 + 4 + inner
-    assert peak_as_run(step, plain, 20) == fixed + inner + y + 10 + 30 + 20  # "down back" once more
+    assert peak_as_run(step, plain, Again()) == fixed + y + 30 + 10 + 4 + inner
+    assert peak_as_run(step, plain, Again(20)) == fixed + inner + y + 10 + 30 + 20  # "down back" once more
     recomputing = steps_from_sequence(step.graph, [0, 1, 2, 0, 3, 4])
-    assert peak_as_run(step, recomputing, 0) == peak_as_run(step, recomputing)  # nothing is left to be kept
+    assert peak_as_run(step, plain, Again(0, 7)) == peak_as_run(step, plain, Again()) + 7
+    assert peak_as_run(step, recomputing, Again()) == peak_as_run(step, recomputing)  # nothing is left to be kept
     again = joined(chain(3))
-    assert peak_as_run(again, steps_from_sequence(again.graph, range(again.graph.num_ops)), 0) > again.graph.no_recompute_peak
+    assert (
+        peak_as_run(again, steps_from_sequence(again.graph, range(again.graph.num_ops)), Again()) > again.graph.no_recompute_peak
+    )
 
 
 def test_events_come_in_their_order() -> None:

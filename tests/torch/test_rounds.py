@@ -284,6 +284,36 @@ def test_what_two_backward_passes_take_is_known_from_the_second_step_on() -> Non
     assert plan.margin > 0
 
 
+def test_what_a_script_has_when_backward_passes_run_once_more_is_known_from_the_second_step_on() -> None:
+    """As gradients of several tasks over one forward pass."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(96, 96), nn.Tanh())), nn.Linear(96, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    weights, x = [*model.parameters()], torch.randn(512, 96)
+
+    def step() -> None:
+        losses = model(x).square().mean(0)
+        gradients = [torch.autograd.grad(loss, weights, retain_graph=True) for loss in losses for _ in range(3)]
+        losses.sum().backward()
+        assert len(gradients) == 9
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with checkmate.torch.measure("cpu") as seen:
+        step()
+    own = sum(tensor.nbytes for tensor in (x, *weights))
+    budget = own + (seen.peak - seen.base) * 9 // 10
+    checkmate.torch.compile(model, budget=budget, **FLOPS)
+    with pytest.warns(BudgetWarning, match="a step took up to .* the script holds"):
+        step()
+    for _ in range(2):
+        with checkmate.torch.measure("cpu") as seen:
+            step()
+        assert own + seen.peak - seen.base <= budget
+    (plan,) = checkmate.torch.plans(model)
+    assert plan.schedule.overhead > 1
+
+
 def test_a_forward_pass_that_fails_is_waited_for_by_nobody() -> None:
     """Another model with the same options would be taken for a part of the step that it began, which never ends."""
     failing = checkmate.torch.compile(nn.Sequential(nn.Embedding(4, 8), nn.Linear(8, 8)), budget="1GiB", **FLOPS)

@@ -14,12 +14,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..errors import CheckmateError, Contradiction, InvalidSchedule
 from ..schedule import Compute, Free, Step, Trace, freed_next, simulate, steps_from_sequence
 from ..units import format_bytes
 from .parts import PartGraph
 from .step_graph import StepGraph
+
+
+@dataclass(frozen=True)
+class Again:
+    """Backward passes keep what they read, and run once more.
+
+    Attributes:
+        last: bytes that are there besides when they run for the last time, such as gradients of the time before.
+        kept: the same when they run once more and keep it still.
+    """
+
+    last: int = 0
+    kept: int = 0
+
+    def joined(self, other: Again) -> Again:
+        """The more of both."""
+        return Again(max(self.last, other.last), max(self.kept, other.kept))
 
 
 def cut(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> list[list[Step]]:
@@ -107,18 +125,18 @@ def as_run(step: StepGraph, steps: Sequence[Step], limit: int = 0) -> list[Step]
     return result
 
 
-def peak_as_run(step: StepGraph, steps: Sequence[Step], again: int | None = None) -> int:
+def peak_as_run(step: StepGraph, steps: Sequence[Step], again: Again | None = None) -> int:
     """Bytes that a schedule takes at its peak when its parts run it, fixed memory included.
 
     Args:
-        again: backward passes keep what they read, to run once more, and so many bytes of gradients are there then; None: they do not.
+        again: None where backward passes do not run once more.
     """
     run = list(steps) if step.alone else steps_from_sequence(step.graph, _moved(step, _sequence(steps)))
     trace = simulate(step.graph, run)
     return trace.peak if again is None else _peak_again(step, run, trace, again)
 
 
-def _peak_again(step: StepGraph, run: Sequence[Step], trace: Trace, gradients: int) -> int:
+def _peak_again(step: StepGraph, run: Sequence[Step], trace: Trace, again: Again) -> int:
     """The same where the backward passes run once more: nothing that the forward passes left is released in the first of them."""
     first = min(number for number, event in enumerate(step.events) if event.backward)
     begin = _beginnings(step, run)[first]
@@ -136,7 +154,7 @@ def _peak_again(step: StepGraph, run: Sequence[Step], trace: Trace, gradients: i
             kept.remove(dies)
             more += step.graph.values[dies].size
         if isinstance(one, Compute):
-            peak = max(peak, trace.during[number] + max(more, gradients))
+            peak = max(peak, trace.during[number] + max(more + again.kept, again.last))
     return peak
 
 

@@ -79,7 +79,6 @@ class Session:
     def watch(self, module: torch.nn.Module) -> None:
         """The model is known: what of it the graphs do not read counts too."""
         self.module = weakref.ref(module)
-        self.group.modules.append(self.module)
         self.group.held.watch_module(module)
 
     @property

@@ -19,6 +19,7 @@ import torch
 
 from ..errors import CheckmateError, Contradiction, InfeasibleBudget
 from ..planning.parts import Event
+from ..planning.stretches import Again
 from .capture import Captured
 from .coverage import more_to_come
 from .forward_again import Called, bytes_of, can_run_again
@@ -33,14 +34,13 @@ from .plan import Plan
 from .planner import Planner
 from .rounds import Order, Round, Run
 from .scripts import Scripts
-from .sizes import Bindings
 from .step_plan import Pass, StepPlan, order_of, own_storages, passes_of
 from .watch import Watch, WithoutPlan, held_beside, no_room, order_unknown, report_excess, script_unknown, warn
 
 #: An order is planned anew so many times because training holds more; then with room for as much again as that has grown by, or at
 #: least this part of it, so that plans get rarer.
 _GROWTHS = 8
-#: So many plans are kept, and so many safe ones; of more, those go that ran longest ago. They are made again if they are needed.
+#: So many plans are kept; of more, those go that ran longest ago. They are made again if they are needed.
 _KEPT = 64
 #: Rounds without a plan are measured so often: it takes time.
 _MEASURED = 32
@@ -53,7 +53,7 @@ class Group:
         options: of all of them.
         plans: every plan that is in use, in the order in which they were made.
         held: what training holds besides its steps. planner: makes the plans.
-        parts: the graphs. modules: the models, as far as they are known.
+        parts: the graphs.
         trained: a whole round has run under its plan; from then on training goes on. outside: looks at what no plan has a part in.
     """
 
@@ -63,7 +63,6 @@ class Group:
         self.held = Held()
         self.planner = Planner(self.given, self.held)
         self.parts: list[Part] = []
-        self.modules: list[weakref.ref[torch.nn.Module]] = []
         self.trained = False
         self.warned: set[str] = set()
         self._lock = threading.RLock()
@@ -74,9 +73,8 @@ class Group:
         self._impossible: InfeasibleBudget | None = None
         self._returned: list[weakref.ref[Any]] = []  # storages that rounds gave to the script
         self._hopeless: set[Order] = set()  # no plan was found
-        self._safe: dict[tuple[Part, Bindings], Halves] = {}
         self._scripts = Scripts(self.held)
-        self._twice: set[Order] = set()  # backward passes ran more than once
+        self._twice: dict[Order, Again] = {}  # backward passes ran more than once; what there was besides
         self._unlent: set[Order] = set()  # what parts returned is not computed again
         self._unplanned = 0  # rounds without a plan that were measured
         self._rounds = 0  # that began under a plan
@@ -90,7 +88,6 @@ class Group:
     def absorb(self, other: Group) -> None:
         """Take over the graphs of a group whose rounds turned out to be parts of those of this one."""
         self.parts += other.parts
-        self.modules += other.modules
         self.plans += other.plans
         self.trained |= other.trained
         self.held.absorb(other.held)
@@ -166,7 +163,7 @@ class Group:
         saved.clear()
         if again:
             tangents.clear()
-            return function(given)  # type: ignore[no-any-return]  # generated
+            return self._run_again(round, function, given)
         results: Sequence[Any] = self._run(round, event, function, given, tangents)
         is_over = self._endings.is_over(round, run, None if round.plan is None else round.plan.order)
         if is_over and (round.script is None or not round.script.put_off(partial(self._end, round))):
@@ -183,6 +180,14 @@ class Group:
             return round.script.run(event, function, given, partial(watch.saw, where))
         call = function if watch is None else partial(watch.run, where, function)
         return call(given) if round.script is None else round.script.run(event, call, given)
+
+    def _run_again(self, round: Round[StepPlan], function: Callable[[list[Any]], Any], given: list[Any]) -> Any:
+        script = round.script
+        if script is None or not round.ended or not script.recording:
+            return function(given)
+        made = self.held.gradients(torch.device("cpu")) - self.planner.gradients  # elsewhere there are no records
+        script.put_off(partial(self._ran_again, round, max(0, made), keeps_graph()))
+        return script.run(len(round.events), function, given)
 
     def _watch(self, round: Round[StepPlan], event: int, given: list[Any]) -> tuple[Watch | WithoutPlan | None, int]:
         """What measures a pass, if anything does, and what it is to be told of where the pass runs."""
@@ -215,7 +220,7 @@ class Group:
 
     def _see_to(self, round: Round[StepPlan]) -> None:
         if round.script is not None:
-            round.script.leave()
+            round.script.leave(may_run_again=round.twice)
         for thread in [thread for thread, other in self._open.items() if other is round]:
             del self._open[thread]
         self._returned = [reference for reference in self._returned if reference() is not None] + round.returned()
@@ -226,7 +231,7 @@ class Group:
         self._orders.note(order, round.planned_for not in (None, order) and self._may_have_passed(round))
         before, recorded, script = self._scripts.of(order), self._scripts.note(round), self._scripts.of(order)
         if round.twice:
-            self._twice.add(order)
+            self._twice.setdefault(order, Again())
         plan = round.plan
         if plan is None or plan.order != order:
             self._learn(passes_of(round), round.events)
@@ -261,6 +266,22 @@ class Group:
                     self._tell("held beside", held_beside(plan.plan, taken, round.held))
                 elif taken > plan.plan.budget:
                     self._tell("beside", script_unknown(plan.plan, taken))
+
+    def _ran_again(self, round: Round[StepPlan], gradients: int, kept: bool) -> None:
+        """A backward pass has run once more, over what a round has left: see what there was besides.
+
+        Args:
+            gradients: bytes of those that the round had left. kept: it still keeps what it reads.
+        """
+        with self._lock:
+            order, plan, held = round.order, round.plan, self._scripts.note_again(round)
+            known = self._twice.setdefault(order, Again())
+            self._twice[order] = again = known.joined(Again(held + gradients, (held + gradients) * kept))
+            if again == known or plan is None or plan.order != order or order in self._settled or plan.has_room_again(again):
+                return
+            plan.outdated = True
+            if held and not self.options.is_relative:
+                self._tell("held beside", held_beside(plan.plan, plan.taken_again(again), held))
 
     def _learn(self, passes: Sequence[Pass], events: Sequence[Event]) -> None:
         """Plan a round whose order is new, for the next one like it, if that will be foreseen."""
@@ -310,15 +331,7 @@ class Group:
             return round.plan.halves_of(run)
         if self._impossible is not None and not self.trained:
             raise copy(self._impossible)
-        return self._safe_halves(captured, run, round)
-
-    def _safe_halves(self, captured: Captured, run: Run, round: Round[StepPlan]) -> Halves:
-        key = run.part, run.sizes
-        halves = self._safe.pop(key, None) or self.planner.safe(captured, run, round.kept())
-        self._safe[key] = halves  # the last one now
-        if len(self._safe) > _KEPT:
-            del self._safe[next(iter(self._safe))]
-        return halves
+        return self.planner.safe(captured, run)
 
     def _may_be_let_go(self, round: Round[StepPlan], captured: Captured) -> bool:
         """The first graph of a step is planned as if it were all, and nothing has shown yet that it is."""
@@ -333,7 +346,7 @@ class Group:
         """What the first run of a round has saved, as if it were all, would leave others no room: it is computed again."""
         called = run.let_go()
         if called is not None:
-            run.halves = called.halves(self._safe_halves(run.part.captured(self.planner.profile), run, round).at(run.sizes))
+            run.halves = called.halves(self.planner.safe(run.part.captured(self.planner.profile), run).at(run.sizes))
 
     def _plan_for(self, round: Round[StepPlan], run: Run, device: torch.device) -> StepPlan | None:
         """The plan for a round that begins with this run; None if nothing is known of what follows."""
@@ -398,16 +411,8 @@ class Group:
 
     def _is_whole(self, passes: Sequence[Pass]) -> bool:
         """The graphs read every parameter that the models, and the optimizers of these parameters, have to train."""
-        read = own_storages(passes)
-        modules = [module for reference in self.modules if (module := reference()) is not None]
-        trained: list[torch.Tensor] = [
-            tensor
-            for module in modules
-            for tensor in module.parameters()
-            if tensor.requires_grad and tensor.layout is torch.strided
-        ]
-        trained += self.held.optimized()
-        return bool(trained) and read.issuperset(tensor.untyped_storage()._cdata for tensor in trained)
+        trained = self.held.to_train()
+        return bool(trained) and trained <= own_storages(passes)
 
     def _fitting(self, passes: Sequence[Pass], events: Sequence[Event]) -> StepPlan | None:
         """A plan of this order that keeps to the budget at these sizes too; it takes them in."""
@@ -426,7 +431,8 @@ class Group:
         except InfeasibleBudget:
             excess = plan.plan.modelled_peak + max(0, outside - plan.plan.outside)
             with_script = plan.taken(plan.wanted, self.planner.profile, self._scripts.of(plan.order)) or 0
-            self._tell("no room", no_room(plan.plan, max(plan.plan.measured_peak or 0, excess, with_script)))
+            again = plan.taken_again(self._twice[plan.order]) if plan.order in self._twice else 0
+            self._tell("no room", no_room(plan.plan, max(plan.plan.measured_peak or 0, excess, with_script, again)))
             plan.outdated = False
             plan.watch.stop()
             self._settled.add(plan.order)
@@ -469,7 +475,7 @@ class Group:
         # Where PyTorch makes a graph for each size, another one may have the same ops.
         alike = [plan for plan in self.plans if plan.order != order and len(plan.order) == len(order)]
         made = self.planner.make(
-            passes, events, others, self._scripts.of(order), outside, old, grown, order in self._twice, alike
+            passes, events, others, self._scripts.of(order), outside, old, grown, self._twice.get(order), alike
         )
         made.last_used = self._rounds
         if old in self.plans:

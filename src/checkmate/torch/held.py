@@ -146,14 +146,15 @@ class Held:
                 if (module := reference()) is not None:
                     self.watch_module(module)
 
-    def optimized(self) -> list[torch.Tensor]:
-        """Parameters that known optimizers train, as far as they are plain tensors."""
+    def to_train(self) -> set[int]:
+        """Identities of the storages of what known modules and optimizers have to train."""
         with self._lock:
             optimizers = [optimizer for watched in self._optimizers.values() if (optimizer := watched.optimizer()) is not None]
-        parameters = [parameter for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]]
-        return [
-            p for p in parameters if type(p) in (torch.Tensor, nn.Parameter) and p.requires_grad and p.layout is torch.strided
-        ]
+            modules = [module for reference in self._modules if (module := reference()) is not None]
+        optimized = [parameter for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]]
+        found = [parameter for parameter in optimized if type(parameter) in _PLAIN]
+        found += [parameter for module in modules for parameter in module.parameters()]
+        return {p.untyped_storage()._cdata for p in found if p.requires_grad and p.layout is torch.strided}
 
     def expected(self, device: torch.device, *, look: bool = True) -> int:
         """Bytes that will be held on `device` once training is under way: the state of optimizers that have made no step yet.

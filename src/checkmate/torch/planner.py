@@ -19,6 +19,7 @@ from ..graph import Graph
 from ..planning import Allowance, Margins, OpCost, note_excess
 from ..planning.parts import Event
 from ..planning.roofline import Rates
+from ..planning.stretches import Again
 from ..solvers.smallest_budget import proven_minimum
 from ..units import format_bytes, parse_bytes
 from .caching_allocator import by_chance
@@ -39,6 +40,8 @@ from .step_plan import Pass, StepPlan, certain_graph, make_step_plan, order_of, 
 
 #: Bytes for what stands for a run between its passes (`part.Ticket`), and the like.
 _TICKET = 64
+#: So many safe functions are kept; of more, those go that ran longest ago. They are made again if they are needed.
+_KEPT = 64
 #: A budget is tried before an error names it, and so many larger ones if need be; any schedule does.
 _NAMED, _ANY_GAP = 3, 1e3
 #: The first step of several graphs runs before anybody knows which graphs follow, and without one computing what another returned: it may
@@ -68,6 +71,7 @@ class Planner:
         self._automatic: dict[torch.device, int] = {}
         self._margins: dict[Order, Margins] = {}
         self.announced: dict[tuple[Part, int], Bindings] = {}
+        self._safe: dict[tuple[Part, Bindings], Halves] = {}
 
     @property
     def options(self) -> Options:
@@ -123,7 +127,7 @@ class Planner:
         outside: int = 0,
         old: StepPlan | None = None,
         grown: bool = True,
-        twice: bool = False,
+        twice: Again | None = None,
         alike: Sequence[StepPlan] = (),
         room: int = 0,
     ) -> StepPlan:
@@ -134,7 +138,7 @@ class Planner:
             outside: bytes that training holds besides, at least.
             old: the one among them whose place the new one takes.
             grown: sizes, or what training holds, may be more than before, and with them what a percentage comes to.
-            twice: backward passes keep what they read, and run once more.
+            twice: what there is at least when backward passes run once more; None where they do not.
             alike: plans of other orders, which may have the same ops.
             room: bytes that training may hold more than that one day.
 
@@ -164,7 +168,7 @@ class Planner:
             room=room,
         )
         soon = not self.options.wait and self.options.inner == "eager"  # each schedule is compiled
-        again = self.held.trained(device) if twice else None
+        again = None if twice is None else twice.joined(Again(self.held.trained(device)))
         with preserved_random_state([device]):
             try:
                 return make_step_plan(at_most, events, self.options, allow, self.profile, ported, soon, script, again)
@@ -173,12 +177,21 @@ class Planner:
                     raise self._that_works(error, at_most, events, allow, script, again) from None
                 return make_step_plan(passes, events, self.options, allow, self.profile, ported, soon, script, again)
 
-    def safe(self, captured: Captured, run: Run, kept: Mapping[int, torch.UntypedStorage]) -> Halves:
+    def safe(self, captured: Captured, run: Run) -> Halves:
         """The functions of a part that leave the most room for others, while the rest of its round is unknown.
 
         Args:
-            run: of that part. kept: storages of the round so far, by identity.
+            run: of that part.
         """
+        key = run.part, run.sizes
+        halves = self._safe.pop(key, None) or self._made_safe(captured, run)
+        self._safe[key] = halves  # the last one now
+        if len(self._safe) > _KEPT:
+            del self._safe[next(iter(self._safe))]
+        return halves
+
+    def _made_safe(self, captured: Captured, run: Run) -> Halves:
+        kept = run.round.kept()
         outside = self.held.now(captured.device, {*kept, *run.given}) + bytes_on(kept, captured.device, run.given)
         with preserved_random_state([captured.device]):
             part = captured.at(run.sizes)
@@ -191,7 +204,7 @@ class Planner:
         events: Sequence[Event],
         allow: Callable[[Graph], Allowance],
         script: Script,
-        again: int | None,
+        again: Again | None,
     ) -> InfeasibleBudget:
         """The same error, naming a budget that was tried."""
         proven = self._proven(error, certain_graph(passes, events, self.profile, script), allow)

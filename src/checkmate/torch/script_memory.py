@@ -84,6 +84,7 @@ class ScriptMemory:
         known: losses that need not be recorded, as `nodes_outside` names them. losses: of this round.
         inside: the round runs inside of a backward pass, as in that of a `torch.autograd.Function` which computes its forward pass again.
         beside: finds storages that the script holds besides, by identity. held: their bytes, when the engine began.
+        again: the most bytes that the script had of its own while backward passes ran once more, in the last such run of the engine.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class ScriptMemory:
         self.beside, self.held = beside, 0
         self.inside = inside_backward()
         self.known, self.losses = known, set[tuple[str, ...]]()
+        self.again, self._over = 0, False
         self._event = 0  # the last one that began
         self._recording: Recording | None = None
         self._watched: list[weakref.ref[Any]] = []
@@ -127,8 +129,15 @@ class ScriptMemory:
         recording.note(_Ends(event, note))
         return results
 
-    def leave(self) -> None:
-        """The round is over."""
+    def leave(self, may_run_again: bool = False) -> None:
+        """The round is over.
+
+        Args:
+            may_run_again: what its backward passes have read is kept for that, and they are looked at.
+        """
+        self._over = True
+        if may_run_again:
+            return
         if _looking.at is not None and _looking.at() is self:
             _looking.at = None
 
@@ -145,7 +154,7 @@ class ScriptMemory:
         self.losses.add(loss := nodes_outside(roots))
         if loss in self.known:
             return False
-        self.recorded = True
+        self.recorded, self.again = True, 0
         beside = self.beside()
         early, late = saved_outside(roots, self.counted())
         kept = {**beside, **early, **late}
@@ -215,6 +224,9 @@ class ScriptMemory:
         self._live -= self._own.pop(address, 0)
 
     def _see(self, more: Script) -> None:
+        if self._over:
+            self.again = max(self.again, more.during)
+            return
         self.seen = self.seen.joined(more)
 
 

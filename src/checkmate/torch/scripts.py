@@ -75,6 +75,14 @@ class Scripts:
         self._known[order] = round.with_beside(known)
         return script is not None
 
+    def note_again(self, round: Round[Any]) -> int:
+        """A backward pass of a round that is over has run once more, and was recorded: bytes that the script had besides then."""
+        order, script = round.order, round.script
+        assert script is not None
+        self._recorded += 1
+        self._losses.setdefault(order, set()).update(script.losses)
+        return max(0, script.again - self.of(order).during)
+
     def _is_due(self, order: Order) -> bool:
         """What the script holds is looked for in this round, if it is one of a later step.
 

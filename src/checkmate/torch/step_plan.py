@@ -14,7 +14,7 @@ from ..planning import Allowance, make_plan, plan_of
 from ..planning.background import BackgroundSearch
 from ..planning.parts import Event, Link, Pair, PartGraph, PartInput
 from ..planning.step_graph import StepGraph, join
-from ..planning.stretches import as_run, bytes_before, cut, lends, peak_as_run
+from ..planning.stretches import Again, as_run, bytes_before, cut, lends, peak_as_run
 from ..schedule import Compute, Schedule, Step, simulate
 from .caching_allocator import counted, is_native
 from .capture import Captured, Profiler
@@ -90,7 +90,7 @@ class StepPlan:
         limit: bytes that the round may take, as its parts run it.
         apart_above: the programs of its passes are to take what is planned, and join no computations during which a round takes more
             bytes than that; None: they are as their compiler likes them.
-        again: bytes of gradients that are there when its backward passes run once more; None where they do not.
+        again: what there is besides when its backward passes run once more; None where they do not.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class StepPlan:
         captured: Sequence[Captured],
         script: Script,
         limit: int,
-        again: int | None,
+        again: Again | None,
         apart_above: int | None,
     ):
         self.plan = plan
@@ -253,18 +253,31 @@ class StepPlan:
             return None
         return peak + self.plan.allowance.taken + script.during - self._script.during
 
+    def taken_again(self, again: Again) -> int:
+        """Bytes that a round takes whose backward passes run once more, with this besides."""
+        return peak_as_run(self._joined, self.plan.schedule.steps, again) + self.plan.budget - self.limit
+
+    def has_room_again(self, again: Again) -> bool:
+        """The same keeps to the budget; from now on it is relied on."""
+        if self.taken_again(again) > self.plan.budget:
+            return False
+        self.again = again
+        if self._search is not None:
+            self._search.again = again
+        return True
+
 
 class _Search:
     """The search for a better schedule than that of a plan.
 
     Attributes:
-        over: nothing more will come.
+        over: nothing more will come. again: as in `StepPlan`.
     """
 
-    def __init__(self, plan: Plan, joined: StepGraph, options: dict[str, Any], limit: int, again: int | None):
+    def __init__(self, plan: Plan, joined: StepGraph, options: dict[str, Any], limit: int, again: Again | None):
         self.over = False
         self._plan, self._joined, self._options = plan, joined, options
-        self._limit, self._again = limit, again
+        self._limit, self.again = limit, again
         self._allowance, self._tries = plan.allowance, _TRIES
         self._running = self._begin()
 
@@ -288,7 +301,7 @@ class _Search:
                 known = self._plan.schedule
                 self._plan.schedule = replace(known, lower_bound=max(known.lower_bound, min(schedule.lower_bound, known.cost)))
             return None
-        less = _next_limit(self._joined, schedule, self._allowance, self._limit, self._again, self._plan)
+        less = _next_limit(self._joined, schedule, self._allowance, self._limit, self.again, self._plan)
         if less is None:
             own = {"device": self._plan.device, "num_graphs": self._plan.num_graphs, "of": self._plan.of}
             return plan_of(schedule, self._allowance, Plan, **own)
@@ -300,7 +313,7 @@ class _Search:
 
 
 def _next_limit(
-    joined: StepGraph, schedule: Schedule, allowance: Allowance, limit: int, again: int | None, plan: Plan
+    joined: StepGraph, schedule: Schedule, allowance: Allowance, limit: int, again: Again | None, plan: Plan
 ) -> int | None:
     """What the next schedule may take, if a round under this one takes too much, as its parts run it or as its device counts memory.
 
@@ -413,7 +426,7 @@ def make_step_plan(
     others: Sequence[Plan] = (),
     soon: bool = False,
     script: Script = NOTHING,
-    again: int | None = None,
+    again: Again | None = None,
 ) -> StepPlan:
     """Plan a round.
 
