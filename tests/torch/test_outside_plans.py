@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import checkmate.torch
 from checkmate.torch import BudgetWarning
+from checkmate.torch.group import Group
 from checkmate.torch.held import Held
 
 BACKWARD = "a backward pass through no compiled graph"
@@ -124,3 +125,26 @@ def test_a_step_that_fails_leaves_nothing_being_measured() -> None:
     with checkmate.torch.measure() as seen:
         torch.ones(1000)
     assert seen.peak > seen.base
+
+
+@pytest.mark.parametrize("optimizers", [1, 2])
+def test_graphs_that_one_optimizer_trains_tell_once(optimizers: int) -> None:
+    """As blocks that are compiled one by one and do not run in one step."""
+    given = {"budget": "1MiB"}
+    blocks = [nn.Linear(4, 4) for _ in range(3)]
+    groups = [Group(dict(given)) for _ in blocks]
+    for group, block in zip(groups, blocks, strict=True):
+        group.held.watch_module(block)
+    kept = [
+        torch.optim.SGD([p for block in blocks[start::optimizers] for p in block.parameters()]) for start in range(optimizers)
+    ]
+    for group in groups:
+        group.held.look()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for group in groups:
+            for _ in range(2):
+                group._tell("no room", "no plan was found")
+    assert len(told) == len(kept)
+    with pytest.warns(BudgetWarning, match="something else"):
+        groups[2]._tell("order", "something else")

@@ -35,7 +35,8 @@ from .planner import Planner
 from .rounds import Order, Round, Run
 from .scripts import Scripts
 from .step_plan import Pass, StepPlan, order_of, own_storages, passes_of
-from .watch import Watch, WithoutPlan, held_beside, no_room, order_unknown, report_excess, script_unknown, warn
+from .told import Told
+from .watch import Watch, WithoutPlan, held_beside, no_room, order_unknown, report_excess, script_unknown
 
 #: An order is planned anew so many times because training holds more; then with room for as much again as that has grown by, or at
 #: least this part of it, so that plans get rarer.
@@ -64,7 +65,7 @@ class Group:
         self.planner = Planner(self.given, self.held)
         self.parts: list[Part] = []
         self.trained = False
-        self.warned: set[str] = set()
+        self._tell = Told(self.given, self.held).tell
         self._lock = threading.RLock()
         self._open: dict[int, Round[StepPlan]] = {}  # by thread
         self._growths: dict[Order, list[int]] = {}  # bytes that training held when an order was planned for that
@@ -491,8 +492,3 @@ class Group:
 
     def _last_plan(self) -> Plan | None:
         return self.plans[-1].plan if self.plans else None
-
-    def _tell(self, what: str, message: str) -> None:
-        if what not in self.warned:
-            self.warned.add(what)
-            warn(message)

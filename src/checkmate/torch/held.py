@@ -146,6 +146,10 @@ class Held:
                 if (module := reference()) is not None:
                     self.watch_module(module)
 
+    def optimizers(self) -> set[int]:
+        """Known ones, by identity."""
+        return {id(watched.optimizer()) for watched in self._live_optimizers()}
+
     def to_train(self) -> set[int]:
         """Identities of the storages of what known modules and optimizers have to train."""
         with self._lock:
