@@ -69,6 +69,27 @@ def test_what_training_holds_leaves_less_for_an_evaluation() -> None:
     assert large.nbytes + parameters + state + taken <= budget < large.nbytes + parameters + state + most
 
 
+def test_an_evaluation_is_planned_for_as_long_as_training_holds_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("checkmate.torch.growth._GROWTHS", 2)
+    torch.manual_seed(0)
+    model = Late()
+    small, large = torch.randn(4, WIDTH), torch.randn(2048, WIDTH)
+    _, most = evaluate(model, large)
+    parameters = sum(parameter.nbytes for parameter in model.parameters())
+    budget = large.nbytes + 2 * parameters + most
+    checkmate.torch.compile(model, budget=budget, time_limit=2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    averages = []
+    for _ in range(12):
+        train(model, optimizer, small)
+        held = (1 + len(averages)) * parameters + large.nbytes
+        _, taken = evaluate(model, large)
+        assert held + taken <= budget
+        averages.append(torch.optim.swa_utils.AveragedModel(model))
+    assert taken <= most - 9 * parameters
+    assert 3 <= len(checkmate.torch.plans(model)) < 9
+
+
 def test_an_evaluation_that_takes_more_is_told_once_and_ends_no_training() -> None:
     torch.manual_seed(0)
     plain = Late()

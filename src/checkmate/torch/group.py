@@ -23,6 +23,7 @@ from ..planning.stretches import Again
 from .capture import Captured
 from .coverage import more_to_come
 from .forward_again import Called, bytes_of, can_run_again
+from .growth import with_room
 from .halves import Halves
 from .held import Held
 from .internals import keeps_graph, sharded_groups
@@ -38,9 +39,6 @@ from .step_plan import Pass, StepPlan, order_of, own_storages, passes_of
 from .told import Told
 from .watch import Watch, WithoutPlan, held_beside, no_room, order_unknown, report_excess, script_unknown
 
-#: An order is planned anew so many times because training holds more; then with room for as much again as that has grown by, or at
-#: least this part of it, so that plans get rarer.
-_GROWTHS = 8
 #: So many plans are kept; of more, those go that ran longest ago. They are made again if they are needed.
 _KEPT = 64
 #: Rounds without a plan are measured so often: it takes time.
@@ -428,7 +426,11 @@ class Group:
         try:
             if plan.outdated:
                 return self._make(plan.wanted, plan.events, outside, plan, grown=False)
-            return self._with_room(plan, outside)
+            return with_room(
+                lambda room: self._make(plan.wanted, plan.events, outside, room=room),
+                self._growths.setdefault(plan.order, []),
+                outside,
+            )
         except InfeasibleBudget:
             excess = plan.plan.modelled_peak + max(0, outside - plan.plan.outside)
             with_script = plan.taken(plan.wanted, self.planner.profile, self._scripts.of(plan.order)) or 0
@@ -438,25 +440,6 @@ class Group:
             plan.watch.stop()
             self._settled.add(plan.order)
             return plan
-
-    def _with_room(self, plan: StepPlan, outside: int) -> StepPlan:
-        """A plan next to one made when training held less.
-
-        Raises:
-            InfeasibleBudget: there is none.
-        """
-        growths = self._growths.setdefault(plan.order, [])
-        growths.append(outside)
-        grown = outside - growths[0] if len(growths) > _GROWTHS else 0
-        more = grown
-        while more > grown // _GROWTHS:
-            try:
-                return self._make(plan.wanted, plan.events, outside, room=more)
-            except InfeasibleBudget as error:
-                more = min(more // 2, more - (error.smallest_found - error.budget))
-        if grown:
-            growths.clear()
-        return self._make(plan.wanted, plan.events, outside)
 
     def _make(
         self,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InfeasibleBudget
 from ..planning import FREE, Allowance, make_plan
 from .capture import Captured, read_joint_graph
 from .emit import emit
+from .growth import with_room
 from .inductor.inner import Inductor, compile_alone
 from .internals import Boxed, boxed
 from .measure import storages_of
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
     from .held import Held
     from .planner import Planner
     from .rounds import Round
-
-#: Functions are made anew so many times because training holds more than before; then the last ones stay.
-_GROWTHS = 8
 
 
 class InferenceGraph:
@@ -46,7 +45,8 @@ class InferenceGraph:
         #: By sizes: what runs, and bytes that training may hold besides.
         self._at: dict[Bindings, tuple[Boxed, float]] = {}
         self._takes: dict[Bindings, int] = {}  # bytes besides its inputs, by sizes
-        self._steps = self._growths = 0
+        self._growths: dict[Bindings, list[int]] = {}  # bytes that training held when functions were made
+        self._steps = 0
         self._told = False
 
     def __call__(self, arguments: list[Any], group: Group) -> Sequence[Any]:
@@ -78,13 +78,11 @@ class InferenceGraph:
         round.note_beside(self._takes[sizes], given)
 
     def _drop_outgrown(self, arguments: Sequence[Any], group: Group) -> None:
-        if group.options.is_relative or self._growths == _GROWTHS:
+        if group.options.is_relative:
             return
         device = self.quick.device
         held = group.held.now(device, storages_of(arguments, device))
-        fitting = {sizes: made for sizes, made in self._at.items() if held <= made[1]}
-        self._growths += len(fitting) < len(self._at)
-        self._at = fitting
+        self._at = {sizes: made for sizes, made in self._at.items() if held <= made[1]}
 
     def _made(self, sizes: Bindings, arguments: Sequence[Any], group: Group) -> tuple[Boxed, float]:
         options, quick = group.options, self.quick.at(sizes)
@@ -103,8 +101,12 @@ class InferenceGraph:
         with preserved_random_state([device]):
             captured = self._captured(sizes, group.planner)
             graph = part_graph(captured).graph
+
+            def planned(more: int) -> Plan:
+                return make_plan(graph, options, replace(allowance, outside=held + more), Plan, device=device)
+
             try:
-                plan = make_plan(graph, options, allowance, Plan, device=device)
+                plan = with_room(planned, self._growths.setdefault(sizes, []), held)
             except InfeasibleBudget as error:
                 if not group.trained and error.smallest_found - allowance.elsewhere > budget:
                     raise
@@ -117,7 +119,7 @@ class InferenceGraph:
         emitted = emit(captured, steps, functional=self.part.inductor)
         module, numbers = emitted.forward, emitted.forward_numbers(sizes)
         run = compile_alone(module, captured.sizes.at(sizes)).load() if self.part.inductor else boxed(module)
-        return lambda arguments: run(_taken(arguments, numbers)), held
+        return lambda arguments: run(_taken(arguments, numbers)), plan.outside
 
     def _captured(self, sizes: Bindings, planner: Planner) -> Captured:
         """The graph with its costs."""
