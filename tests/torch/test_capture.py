@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import checkmate.torch
 from checkmate.errors import CheckmateError
 from checkmate.graph import Graph
 from checkmate.torch.capture import BETWEEN, RNG_STATE_BYTES, Captured, read_joint_graph
@@ -277,3 +281,35 @@ def test_a_size_that_depends_on_data_is_refused() -> None:
     graph.output(((found,),))
     with pytest.raises(CheckmateError, match="depends on data"):
         read_joint_graph(fx.GraphModule({}, graph), 1, fixed)
+
+
+@functools.lru_cache(None)
+def warning_once(logger: logging.Logger, message: str) -> None:
+    """As Hugging Face's models log."""
+    raise AssertionError(message)
+
+
+@pytest.mark.parametrize("how", ["info", "warning_once", "print", "warn"])
+def test_what_a_model_logs_is_no_obstacle_and_not_logged(
+    how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.Logger, "warning_once", warning_once, raising=False)
+    logger: Any = logging.getLogger("a model")
+    logger.setLevel(logging.INFO)
+    says = {"print": print, "warn": warnings.warn}.get(how) or getattr(logger, how)
+
+    class Talks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            says("a shape nobody expects")
+            return self.last(x.tanh())  # type: ignore[no-any-return]
+
+    silent = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    x = torch.ones(2, 4)
+    assert checkmate.torch.capture(Talks(), x).num_ops == checkmate.torch.capture(silent, x).num_ops
+    assert not capsys.readouterr().out
+    assert "a shape" not in caplog.text

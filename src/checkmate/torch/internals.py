@@ -45,6 +45,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from .bindings import BINDINGS
 from .living import instances
+from .logged import without_logging
 from .recurrent import whole_layers
 from .second_derivative import refuse_second_derivative
 
@@ -220,7 +221,8 @@ def in_one_call(function: Callable[..., Any], backend: Callable[..., Any], input
     """Compile a function as one graph, call it, and have PyTorch forget it, which would else keep all that belongs to it."""
     function.__code__ = function.__code__.replace()  # its own: that of a nested function is shared by all calls of the outer one
     try:
-        return torch.compile(function, backend=backend, fullgraph=True, dynamic=False, **isolation())(*inputs)
+        with without_logging():
+            return torch.compile(function, backend=backend, fullgraph=True, dynamic=False, **isolation())(*inputs)
     finally:
         reset_code(function.__code__)
 
