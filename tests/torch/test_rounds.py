@@ -390,9 +390,8 @@ def test_what_training_holds_may_grow_from_step_to_step_until_there_is_no_room(m
         kept.extend(step() for _ in range(200))
 
 
-def test_a_plan_for_two_backward_passes_that_does_not_exist_is_not_sought_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    base, x = stack()
-    planned = checkmate.torch.compile(base, budget=least_without_gradients(base, x), **FLOPS)
+def made_plans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """One entry for each plan that is sought from now on."""
     make, calls = Planner.make, []
 
     def counted(*arguments: Any, **keywords: Any) -> Any:
@@ -400,6 +399,13 @@ def test_a_plan_for_two_backward_passes_that_does_not_exist_is_not_sought_in_eve
         return make(*arguments, **keywords)
 
     monkeypatch.setattr(Planner, "make", counted)
+    return calls
+
+
+def test_a_plan_for_two_backward_passes_that_does_not_exist_is_not_sought_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, x = stack()
+    planned = checkmate.torch.compile(base, budget=least_without_gradients(base, x), **FLOPS)
+    calls = made_plans(monkeypatch)
 
     def step() -> int:
         planned.zero_grad()
@@ -413,6 +419,28 @@ def test_a_plan_for_two_backward_passes_that_does_not_exist_is_not_sought_in_eve
     with pytest.warns(BudgetWarning, match="no plan was found that takes less"):
         made = step()
     assert [step() for _ in range(3)] == [made] * 3
+
+
+def test_nor_is_one_for_a_loss_outside_that_leaves_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the script has is looked at in several rounds."""
+    torch.manual_seed(0)
+    planned = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(32, 32), nn.Tanh())))
+    x = torch.randn(256, 32)
+    optimizer = torch.optim.SGD(planned.parameters(), 0.1)
+    checkmate.torch.compile(planned, budget=20 * x.nbytes, **FLOPS)
+    calls = made_plans(monkeypatch)
+
+    def step() -> int:
+        torch.cat([planned(x)] * 8).sin().exp().square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return len(calls)
+
+    with pytest.warns(BudgetWarning, match="what the script computes"):
+        step()
+    with pytest.warns(BudgetWarning, match="no plan was found that takes less"):
+        made = step()
+    assert [step() for _ in range(4)] == [made] * 4
 
 
 def test_the_budget_that_an_error_names_does_for_several_batches() -> None:

@@ -257,7 +257,9 @@ class Group:
         elif unforeseen:
             plan.outdated = True
         elif (recorded or script != before) and not plan.accepts(passes := passes_of(round), self.planner.profile, script):
-            plan.outdated, plan.wanted = True, passes  # a loss outside the graphs, say, takes more than was estimated
+            # A loss outside the graphs, say, takes more than was estimated. Where there was no plan for these sizes, there is none for more.
+            plan.outdated = order not in self._settled or [one.sizes for one in passes] != [one.sizes for one in plan.wanted]
+            plan.wanted = passes
             taken = plan.taken(passes, self.planner.profile, script)
             if taken is not None and not self.options.is_relative:  # a percentage comes to more once the loss is known
                 taken -= self.held.expected(plan.plan.device, look=False)  # planned for, and not there yet
