@@ -15,12 +15,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import checkmate
 import checkmate.torch
 from checkmate import Graph
 from checkmate.planning import Allowance, Options
-from checkmate.torch import BudgetWarning, planner
+from checkmate.torch import BudgetWarning, part, planner
 from checkmate.torch.capture import Captured
 from checkmate.torch.halves import Halves
 from checkmate.torch.planner import Planner
@@ -673,3 +674,32 @@ def test_a_forward_pass_without_a_backward_pass_leaves_nothing(last: Callable[[T
         assert [reference() for reference in left] == [None] * 3
     finally:
         gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_what_runs_under_a_checkpoint_outside_is_let_go_of() -> None:
+    """The checkpoint runs it again, and keeps nothing of the first time."""
+    torch.manual_seed(0)
+    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)) for _ in range(4)))
+    plain = copy.deepcopy(blocks)
+    x = torch.randn(256, 64)
+
+    def step(model: nn.Sequential) -> None:
+        y = x
+        for block in model:
+            y = checkpoint(block, y, use_reentrant=False)
+        y.square().mean().backward()
+
+    for block in blocks:
+        checkmate.torch.compile(block, budget="64MiB", **FLOPS)
+    tickets = []
+    for _ in range(3):
+        for model in (plain, blocks):
+            model.zero_grad()
+            step(model)
+        tickets.append(len(part._tickets) + len(part._hooked))
+        assert identical([p.grad for p in blocks.parameters()], [p.grad for p in plain.parameters()])  # type: ignore[misc]  # none is None
+    assert tickets == [tickets[0]] * 3
+    y = checkpoint(blocks[0], x, use_reentrant=False)
+    assert len(part._tickets) + len(part._hooked) == tickets[0]
+    del y

@@ -42,6 +42,7 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._sympy.printers import PythonPrinter
+from torch.utils.checkpoint import _checkpoint_hook
 
 from .bindings import BINDINGS
 from .living import instances
@@ -446,8 +447,9 @@ def frees_gradients() -> bool:
 
 
 def saved_tensor_hooks() -> bool:
-    """The user has hooks on what autograd saves (`torch.autograd.graph.saved_tensors_hooks`)."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    """The user has hooks that keep what autograd saves in another form; those of the first pass under `torch.utils.checkpoint` keep nothing."""
+    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is not None and not getattr(hooks[0], "__qualname__", "").startswith(_checkpoint_hook.__qualname__ + ".")
 
 
 def is_tangent(node: fx.Node) -> bool:
