@@ -41,6 +41,7 @@ class Rehearsal:
         self.margins: list[int] = []
         self.budgets: list[int] = []
         self.rehearsed: list[int] = []
+        self.below: list[int | None] = []
         self.made: list[Made] = []
         self.better: list[Made] = []
         self.takes_under: Callable[[int, int], int] = lambda budget, more: more
@@ -53,8 +54,9 @@ class Rehearsal:
         self.made.append(Made(make(margin, budget), again))
         return self.made[-1]
 
-    def rehearse(self, candidate: Made, *, whole: bool = False) -> int | None:
+    def rehearse(self, candidate: Made, *, whole: bool = False, below: int | None = None) -> int | None:
         self.rehearsed.append(candidate.plan.margin)
+        self.below.append(below)
         candidate.way = "as rehearsed"
         if candidate.plan.variant:
             self.orders.append(candidate.plan.variant)
@@ -139,6 +141,36 @@ def test_where_no_order_will_do_the_best_of_them_says_how_much_more_room() -> No
     chosen.choose()
     assert stage.orders[:6] == [1, 2, 3, 4, 5, 6]
     assert 1000 <= stage.margins[1] < 1300
+
+
+def test_another_order_only_has_to_be_seen_to_take_less() -> None:
+    stage, chosen = policy(lambda margin: 1000)
+    stage.takes_in_order = {1: 990, 2: 995, 3: 0}
+    peak = chosen.choose().plan.modelled_peak
+    assert stage.below == [None, peak + 1000, peak + 990, peak + 990]
+
+
+def test_where_the_first_orders_take_the_very_same_more_room_is_left() -> None:
+    stage, chosen = policy(lambda margin: 1200 if margin < 800 else 0)
+    stage.takes_in_order = {1: 1200, 2: 1200, 3: 0}
+    plan = chosen.choose().plan
+    assert (plan.variant, stage.orders) == (0, [1, 2])
+    assert plan.margin >= 800
+
+
+def test_where_the_order_makes_a_difference_more_orders_are_tried() -> None:
+    stage, chosen = policy(lambda margin: 1200 if margin < 800 else 0)
+    stage.takes_in_order = {1: 1200, 2: 1201, 3: 0}
+    assert chosen.choose().plan.variant == 3
+
+
+def test_no_budget_is_refused_because_the_first_orders_took_the_very_same() -> None:
+    stage, chosen = policy(lambda margin: margin + 1100)
+    stage.takes_in_order = {1: BUDGET // SPARE + 1100, 2: BUDGET // SPARE + 1100, 3: 100}
+    plan = chosen.choose().plan
+    assert plan.rehearsed_peak is not None
+    assert plan.rehearsed_peak <= BUDGET
+    assert (plan.variant, stage.orders[:2], stage.orders[-1]) == (3, [1, 2], 3)
 
 
 def test_when_it_is_late_more_room_is_left_at_once() -> None:

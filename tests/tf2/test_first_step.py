@@ -155,7 +155,7 @@ def test_the_search_for_another_schedule_is_a_part_of_its_trial(monkeypatch: pyt
         begun_with.append(start and start.budget)
         return SimpleNamespace(schedule=SimpleNamespace(cost=0.0, overhead=1.0, budget=allowance.limit))
 
-    def rehearse(limit: int, *, whole: bool) -> None:
+    def rehearse(limit: int, *, whole: bool, enough: int | None) -> None:
         now[0] += 3
 
     monkeypatch.setattr(STEP, "make_plan", make_plan)
@@ -171,6 +171,20 @@ def test_the_search_for_another_schedule_is_a_part_of_its_trial(monkeypatch: pyt
         assert not shaped._enough()
         assert shaped._longest == longest
     assert begun_with == [None, 100, 80]
+
+
+def test_a_trial_ends_once_it_takes_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES["conv"]()
+    settings = {"budget": "80%", "time_limit": 2, "gap": 0.05}
+    step = checkmate.tf2.compile(case.make(), case.loss, case.optimizer(), case.x, case.y, **settings)
+    (shaped,) = step._step._steps.values()
+    calls = counted(monkeypatch, (EXECUTE.Executor, "_call"))
+    executor = EXECUTE.Executor(shaped.captured, shaped.plan, overlap=False)
+    peak = executor.rehearse(2**40, whole=True)
+    runs = calls["_call"]
+    assert runs > 1
+    executor.rehearse(2**40, whole=True, enough=peak // 2)
+    assert calls["_call"] == runs + 1
 
 
 @pytest.mark.parametrize("inline", [False, True])

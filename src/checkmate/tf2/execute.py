@@ -178,16 +178,17 @@ class Executor:
             self._mode, part, self.added_in_turn = found
             self._part = part if self._may_overlap else None
 
-    def rehearse(self, limit: int, *, whole: bool = False) -> int | None:
+    def rehearse(self, limit: int, *, whole: bool = False, enough: int | None = None) -> int | None:
         """Bytes that the schedule adds at its peak with ops one by one, found by runs on zeros that change nothing.
 
         None if that cannot be done.
 
         Args:
-            limit: bytes that it may add. whole: find the peak also beyond them.
+            limit: bytes that it may add. whole: find the peak also beyond them. enough: once it adds so many bytes, it is not asked
+                how many.
         """
         self._limit, self._part = limit, None
-        self.added_in_turn = self._rehearse(limit, whole)
+        self.added_in_turn = self._rehearse(limit, whole, enough)
         return self.added_in_turn
 
     def overlapped(self) -> Iterator[tuple[Executor, int] | None]:
@@ -220,12 +221,12 @@ class Executor:
         other.uncounted = self.uncounted  # as it takes long to find
         return other
 
-    def _rehearse(self, limit: int, whole: bool = False) -> int | None:
+    def _rehearse(self, limit: int, whole: bool = False, enough: int | None = None) -> int | None:
         """As `rehearse`, for ops that overlap or not.
 
         Where the allocator finds room depends on what else is in its pool. So the largest of four counts or more is taken: there is
         nothing but a new batch, as in the first step; the batch lies elsewhere; it is new, beside the results of the step before;
-        or it is new while the one before is still there, too. One run is enough if it passes `limit` bytes, or
+        or it is new while the one before is still there, too. One run is enough if it passes `limit` bytes or takes `enough`, or if it
         stays well below them and no ops overlap. A way of running that TensorFlow refuses is given up for the next.
 
         Args:
@@ -236,7 +237,7 @@ class Executor:
         traced = self.captured.traced
         inputs = [(t.shape, t.dtype) for t in traced.inputs[: traced.argument_count]]
         # Where one block of the pool more is a large part of everything, more counts are needed.
-        enough_below = limit - max((limit + traced.fixed_bytes) // 20, self._largest)
+        well_below = limit - max((limit + traced.fixed_bytes) // 20, self._largest)
         rounds = (_OFTEN, _MOST_OFTEN) if self.overlaps else (1, _IN_TURN)
         kept: deque[Any] = deque(maxlen=1)  # what a step gives is still there when the next one begins
         while self.mode != "eager":
@@ -251,7 +252,9 @@ class Executor:
                     took.append(time.perf_counter() - began)
                     taken = (seen.added or 0) - unmade + self._left_out + self.uncounted + self.moving
                     most, least, unmade = max(most, taken), min(least or taken, taken), 0
-                    if not whole and (most > limit or (most <= enough_below and not self.overlaps)):
+                    if enough is not None and most >= enough:
+                        break
+                    if not whole and (most > limit or (most <= well_below and not self.overlaps)):
                         break
             except tf.errors.ResourceExhaustedError:
                 return max(most, limit + 1)  # the device has no more than the budget

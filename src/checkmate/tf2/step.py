@@ -287,12 +287,13 @@ class _Shaped:
     def _executor(self, plan: Plan) -> Executor:
         return Executor(self.captured, plan, overlap=plan.schedule.cost <= _QUICK)
 
-    def rehearse(self, candidate: Executor, *, whole: bool = False) -> int | None:
+    def rehearse(self, candidate: Executor, *, whole: bool = False, below: int | None = None) -> int | None:
         self._trial_began, self._sought = _clock() - self._sought, 0.0
         self._progress.say(f"trying a schedule out that takes {candidate.plan.schedule.overhead:.3f} times the time of all ops")
         self.owner.homes.bring_back()
         self._last_tried = (candidate,)
-        added = candidate.rehearse(self._left(candidate), whole=whole)
+        enough = None if below is None else below - self._foreseen(candidate, 0)
+        added = candidate.rehearse(self._left(candidate), whole=whole, enough=enough)
         return None if added is None else self._foreseen(candidate, added)
 
     def improve(self, candidate: Executor) -> Iterator[Executor]:
