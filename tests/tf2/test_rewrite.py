@@ -13,6 +13,7 @@ import tensorflow as tf
 import checkmate.tf2
 from checkmate.tf2.internals import without_graph_rewriting
 from checkmate.tf2.keras_step import training_step
+from checkmate.tf2.op_kinds import tensor_bytes
 from checkmate.tf2.step import PlannedStep
 from checkmate.tf2.sums import with_sums
 from checkmate.tf2.trace import Trace, Traced, trace
@@ -129,6 +130,23 @@ def test_sizes_that_set_shape_tells_are_known_where_they_are_left_open() -> None
     found = Trace(step, [tf.TensorSpec((None, 64))]).at([tf.TensorSpec((32, 64))])
     assert found.rewritten
     assert not found.of_unknown_size
+
+
+@pytest.mark.parametrize(("rows", "most"), [(5000, 768), (100, 100)])
+def test_sums_of_sparse_gradients_are_counted_at_their_most(rows: int, most: int) -> None:
+    table = tf.Variable(tf.zeros([rows, 64]))
+
+    def step(indices: Any, gradient: Any) -> Any:
+        different, places = tf.unique(indices)
+        sums = 0.1 * tf.math.unsorted_segment_sum(gradient, places, tf.shape(different)[0])
+        kept = tf.boolean_mask(sums, tf.reduce_sum(sums, 1) > 0)
+        table.scatter_sub(tf.IndexedSlices(sums, different))
+        return tf.reduce_sum(sums), tf.reduce_sum(kept)
+
+    found = trace(step, [tf.TensorSpec((768,), tf.int32), tf.TensorSpec((768, 64))])
+    sums = [op.outputs[0] for op in found.ops if op.type in ("UnsortedSegmentSum", "Mul")]
+    assert [tensor_bytes(tensor) for tensor in sums] == [most * 64 * 4] * 2
+    assert "GatherV2" in {tensor.op.type for tensor in found.of_unknown_size}, "nobody knows how many are kept"
 
 
 def test_loops_stay_whole() -> None:

@@ -311,6 +311,13 @@ def variable_shapes(handle: tf.Tensor) -> list[tuple[Any, Any]]:
     return [(entry.dtype, entry.shape) for entry in data.shape_and_type] if data is not None and data.is_set else []
 
 
+def rows_behind(handle: tf.Tensor) -> int | None:
+    """The first size of the variable behind a resource handle in a graph; None where that is not known."""
+    data = handle_data_util.get_resource_handle_data(handle)
+    shapes = [tf.TensorShape(entry.shape) for entry in data.shape_and_type] if data.is_set else []
+    return shapes[0][0] if len(shapes) == 1 and shapes[0].rank else None
+
+
 def variable_type(handle: tf.Tensor) -> tf.DType | None:
     """The type of element of the variable behind a resource handle; None where that is not known."""
     known = variable_shapes(handle)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import tensorflow as tf
 
-from .internals import is_stateful
+from .internals import is_stateful, rows_behind
 
 #: Outputs up to this many bytes are computed once and kept until their last use: copies of them would cost more than they save.
 SMALL = 64 * 1024
@@ -134,7 +135,9 @@ def held(op: tf.Operation) -> Held | None:
 
 
 def tensor_bytes(tensor: tf.Tensor) -> int:
-    """Bytes of a tensor: as far as they were not found by running its op, 0 for handles and for sizes not known beforehand."""
+    """Bytes of a tensor: as far as they were not found by running its op, 0 for handles, and for sizes not known beforehand the most that
+    they may be, or 0 where that is not known either.
+    """
     graph = getattr(tensor, "graph", None)
     if graph is None:  # not of a graph, but there
         return _bytes_by_shape(tensor)
@@ -150,9 +153,73 @@ def tensor_bytes(tensor: tf.Tensor) -> int:
 
 
 def _bytes_by_shape(tensor: tf.Tensor) -> int:
-    if tensor.dtype in (tf.resource, tf.variant, tf.string) or not tensor.shape.is_fully_defined():
+    if tensor.dtype in (tf.resource, tf.variant, tf.string):
         return 0
-    return (tensor.shape.num_elements() or 0) * tensor.dtype.size
+    return (most_elements(tensor) or 0) * tensor.dtype.size
+
+
+def most_elements(tensor: tf.Tensor) -> int | None:
+    """How many elements a tensor has at most; None if that is not known before the step runs.
+
+    Of those with open sizes it is known of sparse gradients: the gradient of an embedding has a row for each index of the batch. Where an
+    index comes up several times an optimizer adds up its rows, and how many are left depends on the batch: no more than there are
+    indices, nor than the embedding has rows.
+    """
+    if tensor.shape.is_fully_defined():
+        return int(tensor.shape.num_elements() or 0)
+    op = getattr(tensor, "op", None)
+    if op is None or tensor.shape.rank is None:
+        return None
+    if op.type in ALIASES:
+        return most_elements(op.inputs[tensor.value_index])
+    if op.type == "Unique":
+        return _most_different(tensor)
+    if op.type == "UnsortedSegmentSum":
+        return _most_in_rows(tensor, _counted_by(op.inputs[2]))
+    if op.type == "ResourceGather":
+        return _most_in_rows(tensor, op.inputs[1])
+    return _most_by_element(tensor) if op.type in IN_PLACE else None
+
+
+def _most_different(tensor: tf.Tensor) -> int | None:
+    """Of different indices: no more than there are, nor than variables have rows that are looked up or changed by them."""
+    counts = [most_elements(tensor.op.inputs[0])]
+    for reader in tensor.consumers():
+        if len(reader.inputs) > 1 and is_handle(reader.inputs[0]) and reader.inputs[1] is tensor:
+            counts.append(rows_behind(reader.inputs[0]))
+    return min((count for count in counts if count is not None), default=None)
+
+
+def _counted_by(count: tf.Tensor) -> tf.Tensor | None:
+    """The tensor of one dimension whose length this number is, if it is one's."""
+    shape = count.op.inputs[0].op if count.op.type == "StridedSlice" else count.op
+    return root(shape.inputs[0]) if shape.type == "Shape" and shape.inputs[0].shape.rank == 1 else None
+
+
+def _most_in_rows(tensor: tf.Tensor, indices: tf.Tensor | None) -> int | None:
+    """Of a tensor with a row for each index."""
+    each = tensor.shape[1:]
+    count = None if indices is None or indices.shape.rank != 1 or not each.is_fully_defined() else most_elements(root(indices))
+    return None if count is None else count * int(each.num_elements() or 0)
+
+
+def _most_by_element(tensor: tf.Tensor) -> int | None:
+    """Of what is computed element by element, with one open size, which is that of an input."""
+    if tensor.shape.as_list().count(None) != 1:
+        return None
+    lengths = []
+    for given in tensor.op.inputs:
+        if not given.shape.is_fully_defined():
+            most = most_elements(given)
+            if most is None:
+                return None
+            lengths.append(most // _known_part(given.shape))
+    return max(lengths) * _known_part(tensor.shape) if lengths else None
+
+
+def _known_part(shape: tf.TensorShape) -> int:
+    """Elements for each of an open size."""
+    return prod(max(1, size or 1) for size in shape.as_list())
 
 
 def counted_bytes(tensor: tf.Tensor) -> int:

@@ -13,7 +13,7 @@ from .constants import take_out_constants
 from .functions import lasting_bytes
 from .internals import is_stateful, variable_bytes
 from .layers import Scopes, scopes_of
-from .op_kinds import CALLS, are_sizes_known, is_free, is_shape, source, tensor_bytes
+from .op_kinds import CALLS, are_sizes_known, is_free, is_shape, most_elements, source, tensor_bytes
 from .order import in_creation_order, in_order_of, with_early_updates, with_late_broadcasts
 from .random_state import RandomStates
 from .rewrite import hide_counts, rewriting_of
@@ -83,12 +83,13 @@ class Traced:
 
     @cached_property
     def of_unknown_size(self) -> list[tf.Tensor]:
-        """Results with gradients whose shape is known only when the step runs, such as those of layers behind the splitting of text.
+        """Results with gradients of which it is known only when the step runs how large they are at most, such as those of layers behind
+        the splitting of text.
 
         What some ops put aside besides their result, such as batch norm on a GPU, is left out.
         """
         outputs = [op.outputs[0] for op in self.ops if op.outputs and op.type not in CALLS and not is_free(op)]
-        return [tensor for tensor in outputs if tensor.dtype.is_floating and not tensor.shape.is_fully_defined()]
+        return [tensor for tensor in outputs if tensor.dtype.is_floating and most_elements(tensor) is None]
 
     def pack(self, flat: Sequence[tf.Tensor]) -> Any:
         """Flat outputs in the structure that the function returned (None and composites, such as slices, included)."""
