@@ -373,14 +373,6 @@ def test_what_is_refused() -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_strategies_are_refused() -> None:
-    cpus = tf.config.list_logical_devices("CPU")
-    with tf.distribute.OneDeviceStrategy(cpus[0]).scope():
-        model = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
-        with pytest.raises(CheckmateError, match="strategy"):
-            prepare(model, budget=BUDGET)
-
-
 def test_nothing_is_left_behind() -> None:
     """The model, its plans and its traces go when the user lets go of it."""
     import weakref

@@ -39,7 +39,7 @@ def prepare(model: Any, budget: Budget = "auto", **options: Any) -> None:
 
     Raises:
         UnknownMethod: an option that does not exist. BudgetError: the budget cannot be read.
-        CheckmateError: this is not a Keras model, or it lives under a distribution strategy. Later, from `fit`: also if the
+        CheckmateError: this is not a Keras model, or it lives under a distribution strategy of several devices. Later, from `fit`: also if the
             model was compiled with jit_compile=True or run_eagerly=True; InfeasibleBudget if the budget cannot be met (the
             message names one that can).
     """
@@ -50,7 +50,7 @@ def prepare(model: Any, budget: Budget = "auto", **options: Any) -> None:
         )
     chosen = Options.read({"budget": budget, **options})
     check_backend(model)
-    refuse_distributed(model.variables)
+    refuse_distributed(model, model.variables if getattr(model, "built", True) else [], fitted=True)
     warn_of_other_training(model)
     model.make_train_function = Preparation(model, chosen)
     model.train_function = None  # of an earlier fit; Keras makes a new one
@@ -102,7 +102,9 @@ class _Trainer:
 
     def __call__(self, iterator: Any) -> Any:
         logs = None
-        specs = self._plain.of_iterator(iterator) if isinstance(iterator, tf.data.Iterator) else None
+        refuse_distributed(self._model, [], fitted=True)
+        is_pipeline = isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator)
+        specs = self._plain.of_iterator(iterator) if is_pipeline else None
         steps = int(self._model.steps_per_execution or 1)
         for batch in _batches(iterator, steps):
             logs = self._train(without_options(batch), specs)
@@ -148,9 +150,6 @@ class _Trainer:
 
 def _batches(iterator: Any, count: int) -> Iterator[Any]:
     """Up to `count` batches."""
-    if isinstance(iterator, tf.distribute.DistributedIterator):
-        refuse_distributed([])
-        raise CheckmateError("checkmate plans the step of one device: train without a tf.distribute strategy")
     for _ in range(count):
         try:
             yield next(iterator)

@@ -36,15 +36,25 @@ def build(model: Any, optimizer: Any, input_spec: Any) -> None:
         raise CheckmateError("the model has no trainable variables: there is nothing to train")
     if optimizer is not None:
         optimizer.build(model.trainable_variables)
-    refuse_distributed([*model.variables, *(getattr(optimizer, "variables", None) or ())])
+    refuse_distributed(model, [*model.variables, *(getattr(optimizer, "variables", None) or ())], fitted=False)
 
 
-def refuse_distributed(variables: Sequence[Any]) -> None:
-    """Raise for variables that live on several replicas."""
-    if tf.distribute.has_strategy() or any(isinstance(_plain(v), tf.distribute.DistributedValues) for v in variables):
+def refuse_distributed(model: Any, variables: Sequence[Any], *, fitted: bool) -> None:
+    """Raise for a model under a `tf.distribute` strategy.
+
+    Args:
+        variables: of the model. fitted: Keras trains it; then one of Keras 3 may be under a strategy of one device, whose step is that of
+            no strategy.
+    """
+    strategy, own = tf.distribute.get_strategy(), getattr(model, "distribute_strategy", None)
+    mirrored = [_plain(v).values for v in variables if isinstance(_plain(v), tf.distribute.DistributedValues)]
+    if not mirrored and own in (None, strategy) and not tf.distribute.has_strategy():
+        return
+    most = max(strategy.num_replicas_in_sync, 1 if own is None else own.num_replicas_in_sync, *map(len, mirrored))
+    if most > 1 or not fitted or keras_of(model).__name__ == "tf_keras":
         raise CheckmateError(
-            "this model lives under a tf.distribute strategy: checkmate plans the step of one device; make the model outside of "
-            "the strategy's scope"
+            f"this model lives under a tf.distribute strategy (replicas: {most}): checkmate plans the step of one device; make the model "
+            "outside of the strategy's scope, or with Keras 3, checkmate.tf2.prepare and fit give the strategy one device"
         )
 
 
