@@ -471,7 +471,7 @@ def test_what_variables_take_that_steps_move_is_seen(tmp_path: Path, monkeypatch
 def test_steps_that_move_variables_take_the_same_each_time(
     optimizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Theirs are replaced by their next values."""
+    """Theirs are replaced by their next values; where the two change places, it is every other step that takes the same."""
     monkeypatch.setenv("CHECKMATE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(EXECUTE, "onednn_is_on", lambda: False)  # ops that overlap take other memory each time
     gc.collect()  # models of other tests
@@ -488,4 +488,4 @@ def test_steps_that_move_variables_take_the_same_each_time(
         shaped.plan.measured_peak = None
         step(x, y)
         peaks.append(shaped.plan.measured_peak)
-    assert len(set(peaks[-6:])) == 1  # the first ones may find a better place for them
+    assert peaks[-6:-2] == peaks[-4:]  # the first ones may find a better place for them
