@@ -84,13 +84,18 @@ def test_one_that_fits_is_not_nor_that_of_another_model(more: Callable[[nn.Modul
     assert (taken > budget) == (more is of_another_model)
 
 
-def test_what_a_step_with_sparse_gradients_takes_is_measured() -> None:
-    """It cannot be predicted: how large they are depends on the batch."""
+def with_sparse_gradients() -> tuple[nn.Embedding, torch.optim.SparseAdam, Held]:
     table = nn.Embedding(1000, 32, sparse=True)
     optimizer = torch.optim.SparseAdam(table.parameters())
     held = Held()
     held.watch(table.parameters())
     held.look()
+    return table, optimizer, held
+
+
+def test_what_a_step_with_sparse_gradients_takes_is_measured() -> None:
+    """It cannot be predicted: how large they are depends on the batch."""
+    table, optimizer, held = with_sparse_gradients()
     steps = []
     for number in range(4):
         table(torch.arange(500)).square().sum().backward()
@@ -107,11 +112,7 @@ def test_what_a_step_with_sparse_gradients_takes_is_measured() -> None:
 
 
 def test_a_step_that_fails_leaves_nothing_being_measured() -> None:
-    table = nn.Embedding(1000, 32, sparse=True)
-    optimizer = torch.optim.SparseAdam(table.parameters())
-    held = Held()
-    held.watch(table.parameters())
-    held.look()
+    table, optimizer, held = with_sparse_gradients()
     for number in range(4):
         table(torch.arange(500)).square().sum().backward()
         if number == 1:

@@ -403,6 +403,15 @@ def made_plans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
+def seeks_no_more(step: Callable[[], int], first: str, further: int) -> None:
+    """Steps that say how many plans were made so far: the first two are told, and further ones make none."""
+    with pytest.warns(BudgetWarning, match=first):
+        step()
+    with pytest.warns(BudgetWarning, match="no plan was found that takes less"):
+        made = step()
+    assert [step() for _ in range(further)] == [made] * further
+
+
 def test_a_plan_for_two_backward_passes_that_does_not_exist_is_not_sought_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     base, x = stack()
     planned = checkmate.torch.compile(base, budget=least_without_gradients(base, x), **FLOPS)
@@ -415,11 +424,7 @@ def test_a_plan_for_two_backward_passes_that_does_not_exist_is_not_sought_in_eve
         loss.backward()
         return len(calls)
 
-    with pytest.warns(BudgetWarning, match="the first step peaked"):
-        step()
-    with pytest.warns(BudgetWarning, match="no plan was found that takes less"):
-        made = step()
-    assert [step() for _ in range(3)] == [made] * 3
+    seeks_no_more(step, "the first step peaked", 3)
 
 
 def test_nor_is_one_for_a_loss_outside_that_leaves_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,11 +442,7 @@ def test_nor_is_one_for_a_loss_outside_that_leaves_no_room(monkeypatch: pytest.M
         optimizer.zero_grad()
         return len(calls)
 
-    with pytest.warns(BudgetWarning, match="what the script computes"):
-        step()
-    with pytest.warns(BudgetWarning, match="no plan was found that takes less"):
-        made = step()
-    assert [step() for _ in range(4)] == [made] * 4
+    seeks_no_more(step, "what the script computes", 4)
 
 
 def test_the_budget_that_an_error_names_does_for_several_batches() -> None:

@@ -217,7 +217,7 @@ class Policy(Generic[Candidate]):
                 made = self._made()
             except InfeasibleBudget as error:  # no more room to be had
                 if candidate is None:
-                    for best in chain.from_iterable([self._in_orders(made) for made in put_off]):
+                    for best in chain.from_iterable(map(self._in_orders, put_off)):
                         candidate = best if _rehearsed(best) <= margins.budget else candidate
                         if _fits(best):
                             break
