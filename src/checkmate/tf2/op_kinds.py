@@ -41,6 +41,9 @@ _HELD = "checkmate_held"
 #: Bytes of the tensors of a graph by name: they are asked for a hundred times each.
 _SIZES: WeakKeyDictionary[tf.Graph, dict[str, int]] = WeakKeyDictionary()
 
+#: The most elements of tensors with open sizes, by the graph and their names: one may be read by many that are asked about.
+_MOST: WeakKeyDictionary[tf.Graph, dict[str, int | None]] = WeakKeyDictionary()
+
 #: They choose among graphs by their first input.
 CHOICES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 
@@ -170,6 +173,14 @@ def most_elements(tensor: tf.Tensor) -> int | None:
     op = getattr(tensor, "op", None)
     if op is None or tensor.shape.rank is None:
         return None
+    known = _MOST.setdefault(op.graph, {})
+    if tensor.name not in known:
+        known[tensor.name] = _most_by_op(tensor)
+    return known[tensor.name]
+
+
+def _most_by_op(tensor: tf.Tensor) -> int | None:
+    op = tensor.op
     if op.type in ALIASES:
         return most_elements(op.inputs[tensor.value_index])
     if op.type == "Unique":
