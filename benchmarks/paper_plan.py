@@ -71,7 +71,7 @@ class Scale:
 WHOLE = Scale(
     shares=(5, 10, 15, 20, 30, 40, 50, 60, 80, 100),
     slow_shares=(5, 20, 50, 80),
-    seconds=40.0,
+    seconds=90.0,
     cheap_seconds=5.0,
     slow_seconds=30.0,
     lp_ops=400,

@@ -122,6 +122,7 @@ class SnapshotRelaxation:
         windows: bool = True,
         transients: Collection[tuple[int, int]] = (),
         work: float = np.inf,
+        thorough: bool = False,
     ) -> Relaxed:
         """Solve it.
 
@@ -135,7 +136,7 @@ class SnapshotRelaxation:
             transients: (stage, op) pairs: also limit memory while `op` is recomputed in the group that ends with `stage`,
                 a snapshot. What is retained through the whole group is live then, in whatever order the group recomputes.
             windows: add cuts over suffixes of the groups, which make up for what splitting stages loses in the LP.
-            work: units after which it ends, at the same point in every run.
+            work: units after which it ends, at the same point in every run. thorough: see `highs.minimise`.
         """
         deadline = time.perf_counter() + time_limit
         fixed = None if start is None or free is None else [np.where(free, _OPEN, kept) for kept in start]
@@ -154,6 +155,7 @@ class SnapshotRelaxation:
             stop=lambda bound: stop(self._bound(bound)),
             start=hint,
             work=work,
+            thorough=thorough,
         )
         return self._read(answer, retain, recompute)
 

@@ -2,8 +2,9 @@
 
 Every round solves the relaxation for the current snapshots, which raises the bound (relaxation_rounds.py); reads a schedule off it
 and repairs that by greedy eviction where it breaks the budget (schedules_from_relaxations.py); and limits memory at the stages (or
-recomputations) that broke it. Once that takes its time and the gap is wide, other bounds (bound_phases.py) and other searches join in:
-eviction_and_climb.py, annealing_runs.py, nested_tries.py, large_neighbourhood.py. The numbers of all of them are in tuning.py.
+recomputations) that broke it. Where a relaxation is given up, fewer snapshots are chosen with more care (snapshot_selection.py). Once
+that takes its time and the gap is wide, other bounds (bound_phases.py) and other searches join in: eviction_and_climb.py,
+annealing_runs.py, nested_tries.py, large_neighbourhood.py. The numbers of all of them are in tuning.py.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from .large_neighbourhood import LargeNeighbourhood
 from .nested_tries import NestedCheckpointing
 from .relaxation_rounds import RelaxationRounds
 from .schedules_from_relaxations import Reader
+from .snapshot_selection import SnapshotSelection
 from .tuning import TUNING, Tuning
 
 #: Rounds with searches that come before the long exact search.
@@ -57,6 +59,7 @@ class _Engine:
         self.annealing = AnnealingRuns(state, self.eviction)
         self.nested = NestedCheckpointing(state, lambda segment, rounds: auto(segment, rounds, tuning))
         self.bounds = BoundPhases(state)
+        self.selection = SnapshotSelection(state, self.reader)
         self.neighbourhoods = LargeNeighbourhood(state)
         # Rounds in all; those that were not quick; those that improved a schedule within the gap.
         self.rounds = self.slow_rounds = self.polished = 0
@@ -112,11 +115,13 @@ class _Engine:
             self._search_schedules_in_turn(violating)
             if not search.done() and not self.bounds.tried and state.wider_than(gaps.loose if self.rounds else gaps.far):
                 self.bounds.run()
+            if not relaxed.exact and state.wider_than(0.0) and not state.hard:
+                self.selection.run()
             self.slow_rounds += 1
         self.rounds += 1
         if self._finished() or self.rounds == state.most_rounds or (not soon and self._solved_exactly()):
             return False
-        if self.relaxations.prepare_next(relaxed, violating, self.vain > 0, self.polished):
+        if self.relaxations.prepare_next(relaxed, violating, self.vain > 0, self.selection.bound, self.polished):
             return True
         self.outdone = self.slow_rounds < _BEFORE_EXACT  # searches, and the exact one, may still find what relaxations cannot
         return self.outdone

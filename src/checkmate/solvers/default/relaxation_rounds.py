@@ -9,7 +9,7 @@ import numpy as np
 from ..bounds.snapshot_relaxation import Relaxed
 from ..representation.decoding import Evaluation, read_off, retained_by
 from .common_state import State
-from .schedules_from_relaxations import Reader
+from .schedules_from_relaxations import Reader, breaking
 
 
 class RelaxationRounds:
@@ -69,12 +69,13 @@ class RelaxationRounds:
         search.work.spend(relaxed.work)
         return relaxed
 
-    def prepare_next(self, relaxed: Relaxed, violating: Sequence[Evaluation], vain: bool, polished: int) -> bool:
+    def prepare_next(self, relaxed: Relaxed, violating: Sequence[Evaluation], vain: bool, proven: float, polished: int) -> bool:
         """Limit memory where decoded schedules broke the budget; False if the relaxation is as fine as it gets.
 
         Args:
             relaxed: this round's relaxation. violating: schedules read off it that break the budget.
             vain: the last search for better schedules brought none.
+            proven: by few snapshots chosen with care.
             polished: rounds that improved a schedule within the gap.
         """
         search = self.state.search
@@ -82,7 +83,10 @@ class RelaxationRounds:
             self._lower_budget(max(found.peak for found in violating))
         if search.lower_bound - self._bound_before < self.numbers.stalled * search.gap * self._bound_before:
             self._additions = min(2 * self._additions, self.numbers.most_additions)
-        if vain and not relaxed.exact and relaxed.bound < search.lower_bound:
+        if not relaxed.exact and relaxed.bound < proven:  # what is left for the rounds is to lead to schedules
+            self._limit = self.numbers.lower_limit
+            self._refine(violating)
+        elif vain and not relaxed.exact and relaxed.bound < search.lower_bound:
             self._limit *= 2  # with more snapshots the bound would only be worse
         elif not self._refine(violating) and not (search.closed() and polished == 0):
             if not (relaxed.exact and relaxed.retained is not None):
@@ -113,22 +117,7 @@ class RelaxationRounds:
 
     def _refine(self, violating: Sequence[Evaluation]) -> bool:
         """Limit memory where decoded schedules broke the budget: at stages, or at recomputations inside stages."""
-        budget = self.state.search.budget
-        candidates: dict[int, float] = {}
-        within: set[tuple[int, int]] = set()
-        for found in violating:
-            over = np.flatnonzero(found.stage_peaks > budget)
-            for region in np.split(over, np.flatnonzero(np.diff(over) > 1) + 1):
-                worst = int(region[np.argmax(found.own_peaks[region])])
-                if found.own_peaks[worst] > budget and worst not in self.snapshots:
-                    candidates[worst] = max(candidates.get(worst, 0.0), float(found.own_peaks[worst]))
-                    continue
-                worst = int(region[np.argmax(found.stage_peaks[region])])
-                fresh = next((stage for stage in (worst, worst - 1) if stage > 0 and stage not in self.snapshots), None)
-                if fresh is not None:
-                    candidates[fresh] = max(candidates.get(fresh, 0.0), float(found.stage_peaks[worst]))
-                elif found.peak_ops[worst] != worst:  # inside a stage that is a group of its own
-                    within.add((worst, int(found.peak_ops[worst])))
+        candidates, within = breaking(violating, self.state.search.budget, self.snapshots)
         chosen = sorted(candidates, key=lambda stage: -candidates[stage])[: self._additions]
         self.snapshots.update(chosen)
         within -= self.transients

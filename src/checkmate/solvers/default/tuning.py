@@ -54,6 +54,20 @@ class RelaxationNumbers(Numbers):
 
 
 @dataclass(frozen=True)
+class SelectionNumbers(Numbers):
+    """Snapshots chosen one by one."""
+
+    candidates: int = number(4, "snapshots", "of which the best one is added", _TIGHT, 1)
+    loss: float = number(0.1, "share of what the new one proves", "that leaving out one beside it may cost", _TIGHT, most=1.0)
+    growth: float = number(4.0, "factor", "of the work of the relaxation before, that one with one more may take", _TIGHT, 1)
+    quick: float = number(0.3, "units of work", "below which the work does not count, and all candidates are tried", _TIGHT)
+    least: float = number(2.0, "units of work", "that one may always take", _TIGHT)
+    precision: float = number(0.03, "share of the gap asked for", "to which one is solved", _TIGHT, most=1.0)
+    finest: float = number(1e-5, "share of the ideal cost", "the finest such precision", _TIGHT)
+    share: float = number(0.2, "share of the time limit in units of work", "for all of them after one round", _TIGHT, most=1.0)
+
+
+@dataclass(frozen=True)
 class ClimbNumbers(Numbers):
     """The hill climb around greedy eviction."""
 
@@ -178,6 +192,7 @@ class Tuning(Numbers):
 
     gaps: GapNumbers = GapNumbers()
     relaxations: RelaxationNumbers = RelaxationNumbers()
+    selection: SelectionNumbers = SelectionNumbers()
     climb: ClimbNumbers = ClimbNumbers()
     annealing: AnnealingNumbers = AnnealingNumbers()
     nested: NestedTries = NestedTries()

@@ -37,6 +37,7 @@ def minimise(
     start: tuple[Ints, Floats] | None = None,
     tolerance: float | None = None,
     work: float = math.inf,
+    thorough: bool = False,
 ) -> Answer:
     """Minimise by HiGHS.
 
@@ -46,14 +47,24 @@ def minimise(
         start: (variables, values) of a solution to begin with; the rest is completed by HiGHS.
         tolerance: how far rows and integers may be off; HiGHS's own choice (1e-6) if None.
         work: units (see interface/work_limits.py) after which it ends, if some variables are integer: at the same point in every run.
+        thorough: see `highs.minimise`.
     """
     deadline = time.perf_counter() + time_limit
     if may_load():
         from . import highs
 
         arrays = program.arrays()
-        return highs.minimise(arrays, deadline - time.perf_counter(), absolute_gap, seed, stop, start, tolerance, work=work)
-    arguments = {"absolute_gap": absolute_gap, "seed": seed, "start": start, "tolerance": tolerance, "work": work}
+        return highs.minimise(
+            arrays, deadline - time.perf_counter(), absolute_gap, seed, stop, start, tolerance, None, work, thorough
+        )
+    arguments = {
+        "absolute_gap": absolute_gap,
+        "seed": seed,
+        "start": start,
+        "tolerance": tolerance,
+        "work": work,
+        "thorough": thorough,
+    }
     return highs_process.solve("minimise", program, arguments, deadline, stop)
 
 

@@ -17,8 +17,9 @@ from .proven_bounds import DUAL_TOLERANCE, ROW_TOLERANCE, dual_bound, mip_error
 
 # HiGHS keeps one scheduler per process: its size must be the same for every solve.
 THREADS = 1
-#: Heuristics that solve smaller integer programs, during which HiGHS does not ask whether to go on, for up to many seconds.
-_UNCOUNTED = ("mip_heuristic_run_rins", "mip_heuristic_run_rens", "mip_heuristic_run_root_reduced_cost")
+#: Heuristics that solve smaller integer programs, during which HiGHS does not ask whether to go on, for up to many seconds; and the one
+#: of them that is run once, at the root.
+_UNCOUNTED, _UNCOUNTED_AT_ROOT = ("mip_heuristic_run_rins", "mip_heuristic_run_rens"), "mip_heuristic_run_root_reduced_cost"
 
 
 def minimise(
@@ -31,6 +32,7 @@ def minimise(
     tolerance: float | None = None,
     found: Callable[[Floats], None] | None = None,
     work: float = np.inf,
+    thorough: bool = False,
 ) -> Answer:
     """Solve a program.
 
@@ -41,6 +43,7 @@ def minimise(
         tolerance: how far rows and integers may be off; HiGHS's own choice (1e-6) if None.
         found: called with every better solution (if some variables are integer).
         work: units (see interface/work_limits.py) after which it ends, if some variables are integer: at the same point in every run.
+        thorough: with such a limit, too, a good solution is sought at the root, by work that is not counted.
     """
     deadline = time.perf_counter() + time_limit
     lp = _lp(arrays)  # takes seconds for the largest programs
@@ -55,7 +58,7 @@ def minimise(
     if tolerance is not None:
         options["primal_feasibility_tolerance"] = tolerance
     if work < np.inf:
-        options |= dict.fromkeys(_UNCOUNTED, False)
+        options |= {**dict.fromkeys(_UNCOUNTED, False), _UNCOUNTED_AT_ROOT: thorough}
     error = mip_error(arrays, options["mip_feasibility_tolerance"])
     highs = _solver(lp, options)
     if start is not None:
