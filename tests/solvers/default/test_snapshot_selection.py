@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from checkmate import solve
 from checkmate.networks.layers import Layers, build
 from checkmate.solvers.bounds.snapshot_relaxation import Relaxed
+from checkmate.solvers.default.auto import _Engine
 from checkmate.solvers.default.common_state import State
 from checkmate.solvers.default.relaxation_rounds import RelaxationRounds
 from checkmate.solvers.default.schedules_from_relaxations import Reader
@@ -54,7 +53,7 @@ def test_the_bound_is_above_that_of_one_snapshot_and_below_the_optimum() -> None
 def scripted(monkeypatch: pytest.MonkeyPatch, bounds: dict[Snapshots, float], works: dict[Snapshots, float]) -> SnapshotSelection:
     """A selection that begins with `FIRST`, whose relaxations prove what is said here, in shares of the ideal cost, in one unit or so many;
     schedules break the budget wherever a set here has a snapshot more."""
-    chosen = selection(a_search())
+    chosen = selection(a_search(1000.0))
     chosen.snapshots = (FIRST,)
     ideal = chosen.state.graph.ideal_cost
 
@@ -112,20 +111,47 @@ def test_what_is_not_solved_in_time_has_more_time_later(monkeypatch: pytest.Monk
 
 
 def test_a_share_that_is_too_small_for_one_relaxation_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = scripted(monkeypatch, {(FIRST,): 1.01, (FIRST, 8): 1.03}, {(FIRST, 8): 30.0})
+    chosen = scripted(monkeypatch, {(FIRST,): 1.01, (FIRST, 8): 1.03}, {(FIRST, 8): 110.0})
+    assert TUNING.selection.share * 1000 < 110
     for _ in range(3):
         chosen.run()
     assert chosen.snapshots == (FIRST, 8)
 
 
-def test_rounds_that_prove_less_are_kept_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_that_cannot_keep_up_are_kept_short() -> None:
     search = a_search()
     state = State(search, None, TUNING)
     rounds = RelaxationRounds(state, Reader(state))
-    ideal = search.graph.ideal_cost
-    given_up = Relaxed(1.01 * ideal, None, np.inf, False, 6.0)
-    search.raise_bound(1.02 * ideal, "test")
-    assert rounds.prepare_next(given_up, [], vain=True, proven=1.02 * ideal, polished=0)
+    given_up = Relaxed(1.01 * search.graph.ideal_cost, None, np.inf, False, 6.0)
+    search.raise_bound(1.02 * search.graph.ideal_cost, "test")
+    assert rounds.prepare_next(given_up, [], vain=True, led=True, polished=0)
     assert rounds._limit == TUNING.relaxations.lower_limit
-    assert rounds.prepare_next(replace(given_up, bound=1.015 * ideal), [], vain=True, proven=0.0, polished=0)
+    assert rounds.prepare_next(given_up, [], vain=True, led=False, polished=0)
     assert rounds._limit == 2 * TUNING.relaxations.lower_limit
+
+
+@pytest.mark.parametrize(("bound", "exact", "leads"), [(1.01, False, True), (1.018, False, False), (1.01, True, False)])
+def test_it_leads_where_it_proves_much_more_than_a_round(
+    monkeypatch: pytest.MonkeyPatch, bound: float, exact: bool, leads: bool
+) -> None:
+    """Its bound is 1.02, of 1.03 found: rounds cannot keep up where they prove less than half of that distance below."""
+    chosen = scripted(monkeypatch, {(FIRST,): 1.01, (FIRST, 8): 1.02}, {})
+    chosen.run()
+    ideal = chosen.state.graph.ideal_cost
+    chosen.state.search.best_cost = 1.03 * ideal
+    assert chosen.leads(Relaxed(bound * ideal, None, np.inf, exact)) is leads
+
+
+@pytest.mark.parametrize(
+    ("rounds", "gap", "exact", "runs"), [(2, 0.005, False, 1), (1, 0.005, False, 0), (2, 0.02, False, 0), (2, 0.005, True, 0)]
+)
+def test_it_waits_for_rounds_and_for_a_narrow_gap(
+    monkeypatch: pytest.MonkeyPatch, rounds: int, gap: float, exact: bool, runs: int
+) -> None:
+    search = a_search()
+    engine = _Engine(search, None, TUNING)
+    ran: list[int] = []
+    monkeypatch.setattr(SnapshotSelection, "run", lambda _: ran.append(1))
+    search.best_cost, engine.slow_rounds = (1 + gap) * search.lower_bound, rounds
+    engine._choose_snapshots(Relaxed(search.lower_bound, None, np.inf, exact))
+    assert len(ran) == runs

@@ -115,16 +115,23 @@ class _Engine:
             self._search_schedules_in_turn(violating)
             if not search.done() and not self.bounds.tried and state.wider_than(gaps.loose if self.rounds else gaps.far):
                 self.bounds.run()
-            if not relaxed.exact and state.wider_than(0.0) and not state.hard:
-                self.selection.run()
+            self._choose_snapshots(relaxed)
             self.slow_rounds += 1
         self.rounds += 1
         if self._finished() or self.rounds == state.most_rounds or (not soon and self._solved_exactly()):
             return False
-        if self.relaxations.prepare_next(relaxed, violating, self.vain > 0, self.selection.bound, self.polished):
+        if self.relaxations.prepare_next(relaxed, violating, self.vain > 0, self.selection.leads(relaxed), self.polished):
             return True
         self.outdone = self.slow_rounds < _BEFORE_EXACT  # searches, and the exact one, may still find what relaxations cannot
         return self.outdone
+
+    def _choose_snapshots(self, relaxed: Relaxed) -> None:
+        """Where relaxations are given up round after round with a narrow gap: a bound from fewer snapshots, for as long as it is better."""
+        state, selection = self.state, self.selection
+        if relaxed.exact or state.hard or state.loose() or not state.wider_than(self.search.gap):
+            return
+        if selection.leads(relaxed) if selection.begun else self.slow_rounds >= selection.numbers.rounds:
+            selection.run()
 
     def _soon_solved(self, relaxed: Relaxed, violating: list[Evaluation]) -> bool:
         """While relaxations are solved in no time, the next ones may prove all that there is to prove, before anything else."""

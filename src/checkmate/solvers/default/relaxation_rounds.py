@@ -69,13 +69,13 @@ class RelaxationRounds:
         search.work.spend(relaxed.work)
         return relaxed
 
-    def prepare_next(self, relaxed: Relaxed, violating: Sequence[Evaluation], vain: bool, proven: float, polished: int) -> bool:
+    def prepare_next(self, relaxed: Relaxed, violating: Sequence[Evaluation], vain: bool, led: bool, polished: int) -> bool:
         """Limit memory where decoded schedules broke the budget; False if the relaxation is as fine as it gets.
 
         Args:
             relaxed: this round's relaxation. violating: schedules read off it that break the budget.
             vain: the last search for better schedules brought none.
-            proven: by few snapshots chosen with care.
+            led: few snapshots chosen with care prove much more.
             polished: rounds that improved a schedule within the gap.
         """
         search = self.state.search
@@ -83,7 +83,7 @@ class RelaxationRounds:
             self._lower_budget(max(found.peak for found in violating))
         if search.lower_bound - self._bound_before < self.numbers.stalled * search.gap * self._bound_before:
             self._additions = min(2 * self._additions, self.numbers.most_additions)
-        if not relaxed.exact and relaxed.bound < proven:  # what is left for the rounds is to lead to schedules
+        if led:  # what is left for the rounds is to lead to schedules
             self._limit = self.numbers.lower_limit
             self._refine(violating)
         elif vain and not relaxed.exact and relaxed.bound < search.lower_bound:

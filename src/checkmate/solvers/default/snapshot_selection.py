@@ -25,14 +25,14 @@ class SnapshotSelection:
 
     Attributes:
         snapshots: chosen so far, ascending.
-        bound: the best one proven.
+        begun: it has run. bound: the best one proven.
         exhausted: no relaxation proves more in the work that it may take.
     """
 
     def __init__(self, state: State, reader: Reader):
         self.state, self.reader, self.numbers = state, reader, state.tuning.selection
         self.snapshots: Snapshots = (int(np.argmax(state.problem.profile)),)
-        self.bound = 0.0
+        self.begun, self.bound = False, 0.0
         self.exhausted = False
         self._known: dict[Snapshots, Relaxed] = {}
         self._worth: dict[int, float] = {}  # of a stage when it was tried last: see `_step`
@@ -40,6 +40,7 @@ class SnapshotSelection:
 
     def run(self) -> None:
         """Choose more for a share of all that the search may do; for more of it once that is not enough for one relaxation."""
+        self.begun = True
         limits = self.state.search.limits(self._share)
         while not self.exhausted and not limits.over():
             done = limits.work.done
@@ -47,6 +48,11 @@ class SnapshotSelection:
             if limits.work.done == done:
                 self._share *= 2
                 return
+
+    def leads(self, relaxed: Relaxed) -> bool:
+        """What is proven here is so much more than by a relaxation of the rounds that these have nothing to add."""
+        left = self.state.search.best_cost - self.bound
+        return not relaxed.exact and self.bound - relaxed.bound > self.numbers.lead * left
 
     def _step(self, limits: Limits) -> None:
         """Add the snapshot that proves most by the root of its work, as the next ones have to be solved with it; leave out what is beside it

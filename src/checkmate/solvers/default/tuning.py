@@ -64,7 +64,11 @@ class SelectionNumbers(Numbers):
     least: float = number(2.0, "units of work", "that one may always take", _TIGHT)
     precision: float = number(0.03, "share of the gap asked for", "to which one is solved", _TIGHT, most=1.0)
     finest: float = number(1e-5, "share of the ideal cost", "the finest such precision", _TIGHT)
-    share: float = number(0.2, "share of the time limit in units of work", "for all of them after one round", _TIGHT, most=1.0)
+    share: float = number(0.1, "share of the time limit in units of work", "for all of them after one round", _TIGHT, most=1.0)
+    rounds: int = number(2, "rounds", "with searches that come before: they often do without", _TIGHT)
+    lead: float = number(
+        0.5, "share of what is left to prove", "that they prove beyond the rounds where those cannot keep up", _TIGHT
+    )
 
 
 @dataclass(frozen=True)
