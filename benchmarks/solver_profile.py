@@ -28,8 +28,8 @@ from checkmate.solvers.default import (
     annealing_runs,
     auto,
     bound_phases,
+    common_state,
     large_neighbourhood,
-    relaxation_rounds,
 )
 from checkmate.solvers.default import large_graphs as large
 from checkmate.solvers.heuristics import annealing as anneal
@@ -52,7 +52,7 @@ PHASES: dict[str, list[tuple[Any, str]]] = {
     ],
     "HiGHS": [(highspy.Highs, "run")],
     "read relaxation": [(snapshot.SnapshotRelaxation, "solve"), (snapshot.SnapshotRelaxation, "relax"), (large, "rounded")],
-    "decode": [(module, "decode") for module in (decode, large)] + [(relaxation_rounds, "retained_by")],
+    "decode": [(module, "decode") for module in (decode, large)] + [(common_state, "retained_by")],
     "evaluate": [(module, "evaluate") for module in (decode, auto, large, greedy, anneal)],
     "greedy eviction": [(greedy.Greedy, "__init__"), (greedy.Greedy, "run")],
     "nested": [(nested.Nested, "__init__"), (nested.Nested, "run"), (bound_phases, "nested_bound")],

@@ -11,7 +11,7 @@ from ..heuristics.annealing import Anneal
 from ..heuristics.greedy_eviction import Greedy, Weights
 from ..interface.running_search import Search
 from ..interface.work_limits import annealing, eviction
-from ..representation.decoding import Evaluation
+from ..representation.decoding import Evaluation, retained_by
 from ..representation.graph_arrays import Bools, problem_of
 from .tuning import Tuning
 
@@ -48,6 +48,11 @@ class State:
             return False
         self.search.offer(found.sequence, found.cost, note)
         return True
+
+    def start(self, snapshots: Sequence[int]) -> list[Bools] | None:
+        """What the best schedule retains there, for a relaxation to begin with; None without one."""
+        best = self.search.best
+        return None if best is None else retained_by(self.graph, best, snapshots)
 
     def evict(
         self, setting: Weights, stages: Sequence[int] = (), retained: Sequence[Bools] = (), longest: int = 30

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..bounds.snapshot_relaxation import Relaxed
-from ..representation.decoding import Evaluation, read_off, retained_by
+from ..representation.decoding import Evaluation, read_off
 from .common_state import State
 from .schedules_from_relaxations import Reader, breaking
 
@@ -52,7 +52,6 @@ class RelaxationRounds:
 
     def _relax(self, budget: int, stages: list[int], limit: float, rough: float) -> Relaxed:
         state, search = self.state, self.state.search
-        start = None if search.best is None else retained_by(state.graph, search.best, stages)
         gap = min(max(1e-7, 0.2 * rough * search.gap, rough * search.current_gap()), 0.01)
         relaxed = state.relaxation.solve(
             budget - state.graph.fixed_memory,
@@ -61,7 +60,7 @@ class RelaxationRounds:
             gap=max(self._least_gap, gap),
             seed=search.seed,
             stop=lambda bound: search.interrupted,
-            start=start,
+            start=state.start(stages),
             transients=self.transients,
             windows=self._windows,
             work=min(limit, search.work.left),

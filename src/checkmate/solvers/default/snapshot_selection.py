@@ -13,7 +13,6 @@ import numpy as np
 
 from ..bounds.snapshot_relaxation import Relaxed
 from ..interface.work_limits import Limits
-from ..representation.decoding import Evaluation, retained_by
 from .common_state import SIDE_BY_SIDE, State
 from .schedules_from_relaxations import Reader, breaking
 
@@ -25,22 +24,26 @@ class SnapshotSelection:
 
     Attributes:
         snapshots: chosen so far, ascending.
-        begun: it has run. bound: the best one proven.
+        bound: the best one proven.
         exhausted: no relaxation proves more in the work that it may take.
     """
 
     def __init__(self, state: State, reader: Reader):
         self.state, self.reader, self.numbers = state, reader, state.tuning.selection
         self.snapshots: Snapshots = (int(np.argmax(state.problem.profile)),)
-        self.begun, self.bound = False, 0.0
-        self.exhausted = False
+        self.bound, self.exhausted = 0.0, False
         self._known: dict[Snapshots, Relaxed] = {}
         self._worth: dict[int, float] = {}  # of a stage when it was tried last: see `_step`
+        self._broken: tuple[Snapshots, dict[int, float]] = ((), {})  # where schedules with these snapshots break the budget
         self._patience, self._share = 1.0, self.numbers.share
+
+    @property
+    def begun(self) -> bool:
+        """It has run."""
+        return bool(self._known)
 
     def run(self) -> None:
         """Choose more for a share of all that the search may do; for more of it once that is not enough for one relaxation."""
-        self.begun = True
         limits = self.state.search.limits(self._share)
         while not self.exhausted and not limits.over():
             done = limits.work.done
@@ -58,7 +61,7 @@ class SnapshotSelection:
         """Add the snapshot that proves most by the root of its work, as the next ones have to be solved with it; leave out what is beside it
         and says no more."""
         before = self._relax([self.snapshots], self.numbers.least, limits)[self.snapshots]
-        candidates = self._candidates(self.reader.read(list(self.snapshots), before), before)
+        candidates = self._candidates(before)
         if limits.over():
             return
         work = self._patience * max(self.numbers.least, self.numbers.growth * before.work)
@@ -79,8 +82,11 @@ class SnapshotSelection:
         """What is proven beyond; nothing where it was not solved to the end, from where it is too hard to go on."""
         return max(after.bound - before.bound, 0.0) if after.exact else 0.0
 
-    def _candidates(self, violating: list[Evaluation], before: Relaxed) -> list[int]:
-        stages, _ = breaking(violating, self.state.search.budget, set(self.snapshots))
+    def _candidates(self, before: Relaxed) -> list[int]:
+        if self._broken[0] != self.snapshots:
+            violating = self.reader.read(list(self.snapshots), before)
+            self._broken = self.snapshots, breaking(violating, self.state.search.budget, self.snapshots)[0]
+        stages = self._broken[1]
         count = self.numbers.candidates if before.work <= self.numbers.quick else SIDE_BY_SIDE
         return sorted(stages, key=lambda stage: (-self._worth.get(stage, np.inf), -stages[stage]))[:count]
 
@@ -112,7 +118,6 @@ class SnapshotSelection:
     def _solve(self, snapshots: Snapshots, work: float) -> Relaxed:
         state, search = self.state, self.state.search
         needed = search.best_cost / (1.0 + search.gap)
-        start = None if search.best is None else retained_by(state.graph, search.best, snapshots)
         return state.relaxation.solve(
             state.capacity,
             list(snapshots),
@@ -120,7 +125,7 @@ class SnapshotSelection:
             max(self.numbers.precision * search.gap, self.numbers.finest),
             seed=search.seed,
             stop=lambda bound: search.interrupted or bound > needed,
-            start=start,
+            start=state.start(snapshots),
             windows=False,
             work=work,
             thorough=True,

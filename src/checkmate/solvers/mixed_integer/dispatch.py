@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from ..interface.running_search import Search
 from ..representation.graph_arrays import Floats, Ints
@@ -50,21 +51,13 @@ def minimise(
         thorough: see `highs.minimise`.
     """
     deadline = time.perf_counter() + time_limit
+    arguments: dict[str, Any] = {"absolute_gap": absolute_gap, "seed": seed, "start": start, "tolerance": tolerance}
+    arguments |= {"work": work, "thorough": thorough}
     if may_load():
         from . import highs
 
         arrays = program.arrays()
-        return highs.minimise(
-            arrays, deadline - time.perf_counter(), absolute_gap, seed, stop, start, tolerance, None, work, thorough
-        )
-    arguments = {
-        "absolute_gap": absolute_gap,
-        "seed": seed,
-        "start": start,
-        "tolerance": tolerance,
-        "work": work,
-        "thorough": thorough,
-    }
+        return highs.minimise(arrays, deadline - time.perf_counter(), stop=stop, **arguments)
     return highs_process.solve("minimise", program, arguments, deadline, stop)
 
 
