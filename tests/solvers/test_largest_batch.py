@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
 import checkmate
 from checkmate import BudgetError, Graph, InfeasibleBudget, Value
-from support import training_chain
+from checkmate.solvers.smallest_budget import proven_minimum
+from support import random_step, training_chain
 
 LAYERS = 4
 
@@ -73,6 +75,18 @@ def test_nothing_fits() -> None:
     with pytest.raises(InfeasibleBudget) as caught:
         checkmate.max_batch_size(step, least - 1)
     assert caught.value.budget < least <= caught.value.proven_minimum <= caught.value.smallest_found
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_what_a_few_values_need_together_limits_the_batch(traced: bool) -> None:
+    """Of this graph a batch of 23 is what its largest op alone leaves room for; some of its values together need more."""
+    graph = random_step(random.Random(25), 64, 90)
+    least = proven_minimum(graph, graph.no_recompute_peak) - graph.fixed_memory
+    alone = graph.min_working_set - graph.fixed_memory
+    budget = graph.fixed_memory + 20 * least
+    assert 20 * least // alone == 23
+    found = checkmate.max_batch_size(graph.scaled if traced else graph, budget, max_overhead=100, time_limit=5)
+    assert found.batch <= found.upper_bound == 20
 
 
 def test_arguments() -> None:

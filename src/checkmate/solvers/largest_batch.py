@@ -12,7 +12,7 @@ from ..graph import Graph
 from ..schedule import Schedule
 from ..units import Budget, format_bytes, parse_bytes
 from .interface.running_search import Search, check_seed
-from .smallest_budget import least_peak_found
+from .smallest_budget import least_peak_found, proven_minimum
 
 #: Shares of the time limit that a single batch size may take.
 _PROBE_SHARE = 1 / 10
@@ -90,6 +90,9 @@ class _Clock:
     def left(self) -> float:
         return self.limit - self.passed
 
+    def over(self) -> bool:
+        return self.left < 0
+
     def of_a_probe(self) -> float:
         return max(_LEAST_SECONDS, min(_PROBE_SHARE * self.limit, self.left))
 
@@ -120,7 +123,7 @@ def _scaled(
     batch, best, interrupted = 0, None, False
     probe = largest  # often the bound itself will do
     while batch < largest:
-        if best is not None and clock.left < 0:
+        if best is not None and clock.over():
             break
         search, fits = _searched(graph, graph.fixed_memory + capacity // probe, max_overhead, clock, seed)
         if fits:
@@ -133,10 +136,17 @@ def _scaled(
                 )
             answer = "fits"
         else:
-            largest = probe - 1
+            if probe == upper and not search.interrupted and clock.left > 0:
+                # No budget that is of interest is larger than what everything takes when it is kept.
+                least = proven_minimum(graph, graph.no_recompute_peak, clock.over)
+                at_most = capacity // max(1, least - graph.fixed_memory)
+                if at_most < upper:
+                    upper, source = at_most, "what a few values together need"
+            largest = min(probe - 1, upper)
             proven = search.proven_infeasible or search.out_of_reach()
             if proven and probe <= upper:
                 upper, source = probe - 1, search.infeasible_source or search.bound_source
+            proven |= probe > upper
             answer = "proven not to fit" if proven else "not found to fit"
         if progress is not None:
             progress(f"batch {probe} {answer}; largest so far {batch}, at most {upper}")
@@ -165,7 +175,7 @@ def _traced(
     batch, best, interrupted = 0, None, False
     probe = steps.first_probe(budget, largest)
     while batch < largest:
-        if best is not None and clock.left < 0:
+        if best is not None and clock.over():
             break
         try:
             graph = steps.at(probe)
@@ -192,6 +202,17 @@ def _traced(
         if interrupted:
             raise KeyboardInterrupt
         raise _nothing_fits(steps.at(1), budget, clock)
+    low = batch  # what was not found to fit may be too large for any schedule
+    while low < upper and not interrupted and not clock.over():
+        probe = (low + upper + 1) // 2
+        try:
+            graph = steps.at(probe)
+        except KeyboardInterrupt:
+            break
+        if proven_minimum(graph, budget + 1, clock.over) > budget:
+            upper = probe - 1
+        else:
+            low = probe
     return MaxBatch(batch, upper, best.schedule("auto"), clock.passed)
 
 
