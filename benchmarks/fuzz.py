@@ -52,6 +52,7 @@ from checkmate.solvers.bounds.lagrangian_bound import LagrangianBound, Lagrangia
 from checkmate.solvers.bounds.nested_snapshot_bound import nested_bound
 from checkmate.solvers.bounds.peak_bound import least_peak_bound
 from checkmate.solvers.bounds.snapshot_relaxation import SnapshotRelaxation
+from checkmate.solvers.bounds.tail_bound import Tail
 from checkmate.solvers.default.auto import relaxations
 from checkmate.solvers.exact.best_first_search import Exact
 from checkmate.solvers.representation.graph_arrays import problem_of
@@ -192,6 +193,9 @@ def bounds_alone(rng: random.Random, graph: Graph, budget: int) -> Iterator[tupl
     yield lagrangian.bound, f"Lagrangian bound at {lagrangian.snapshots}"
     for cut in ((1, 0), (2, 1)):
         yield nested_bound(problem, capacity, *cut, multipliers=8), f"nested snapshots, cut {cut}"
+    after = rng.randrange(graph.num_ops)
+    ahead = math.fsum(op.cost for op in graph.ops[: after + 1])
+    yield ahead + Tail(problem, capacity, after, rng.choice([2, 5, 80])).bound(), f"tail after op {after}"
     if max(graph.num_ops, graph.num_values) <= 62:
         exact = Exact(graph, capacity)
         exact.run(rng.choice([1, 10, 100, 10_000]))

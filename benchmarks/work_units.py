@@ -25,6 +25,7 @@ from checkmate.solvers.bounds.lagrangian_bound import LagrangianBound
 from checkmate.solvers.bounds.nested_snapshot_bound import nested_bound
 from checkmate.solvers.bounds.peak_bound import least_peak_bound
 from checkmate.solvers.bounds.snapshot_relaxation import SnapshotRelaxation
+from checkmate.solvers.bounds.tail_bound import Tail
 from checkmate.solvers.default.auto import auto
 from checkmate.solvers.exact.best_first_search import Exact
 from checkmate.solvers.heuristics.annealing import Anneal
@@ -116,6 +117,13 @@ def sets_of_values(graph: Graph) -> float:
     return work.sets_of_values(200_000 * calls)
 
 
+def tail(graph: Graph) -> float:
+    """The bound of the second half."""
+    units = work.Work()
+    Tail(problem_of(graph), capacity(graph, 0.05), graph.num_ops // 2).bound(units)
+    return units.done
+
+
 def nested_cells(graph: Graph) -> float:
     """The dynamic program alone."""
     units = work.Work()
@@ -151,6 +159,8 @@ def cases(seed: int) -> Iterator[Case]:
         yield "programs of blocks", graph, lambda a=graph: block_programs(a)
     for graph in (unet, mobile):
         yield "sets of values", graph, lambda a=graph: sets_of_values(a)
+    for graph in (mobile, deep, large):
+        yield "tail bound", graph, lambda a=graph: tail(a)
     for graph in (mobile, deep, large):
         yield "nested checkpointing", graph, lambda a=graph: nested_cells(a)
 

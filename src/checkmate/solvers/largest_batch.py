@@ -12,10 +12,12 @@ from ..graph import Graph
 from ..schedule import Schedule
 from ..units import Budget, format_bytes, parse_bytes
 from .interface.running_search import Search, check_seed
-from .smallest_budget import least_peak_found, proven_minimum
+from .smallest_budget import least_peak_found
 
-#: Shares of the time limit that a single batch size may take.
-_PROBE_SHARE = 1 / 10
+#: Shares of the time limit that a single batch size may take while the largest is sought, and while larger ones are proven not to fit.
+_PROBE_SHARE, _PROOF_SHARE = 1 / 10, 1 / 5
+#: Larger batches that are neither found nor proven not to fit are no more than this share: that is near enough.
+_NARROW = 0.005
 #: Where the time is over, and nothing has been found to fit.
 _LEAST_SECONDS = 0.1
 #: A batch is found to be too large by steps of at most so many times; beyond the last nobody trains.
@@ -71,10 +73,10 @@ def max_batch_size(
     if not time_limit >= 0:
         raise BudgetError(f"time_limit must be a number >= 0, not {time_limit!r}")
     check_seed(seed)
-    clock = _Clock(time.perf_counter(), time_limit)
+    request = _Request(max_overhead, _Clock(time.perf_counter(), time_limit), seed, progress)
     if isinstance(graph, Graph):
-        return _scaled(graph, parse_bytes(budget, percent_of=graph.no_recompute_peak), max_overhead, clock, seed, progress)
-    return _traced(graph, parse_bytes(budget), max_overhead, clock, seed, progress)
+        return _scaled(graph, parse_bytes(budget, percent_of=graph.no_recompute_peak), request)
+    return _traced(graph, parse_bytes(budget), request)
 
 
 @dataclass(frozen=True)
@@ -90,22 +92,29 @@ class _Clock:
     def left(self) -> float:
         return self.limit - self.passed
 
-    def over(self) -> bool:
-        return self.left < 0
-
     def of_a_probe(self) -> float:
         return max(_LEAST_SECONDS, min(_PROBE_SHARE * self.limit, self.left))
 
+    def of_a_proof(self) -> float:
+        return max(_LEAST_SECONDS, min(_PROOF_SHARE * self.limit, self.left))
 
-def _searched(graph: Graph, room: int, max_overhead: float, clock: _Clock, seed: int) -> tuple[Search, bool]:
-    """A search for a schedule at an acceptable cost, and whether it found one."""
-    from .default.auto import auto  # the solver: not at import time
 
-    target = max_overhead * graph.ideal_cost
-    search = Search(graph, room, time_limit=clock.of_a_probe(), gap=0.0, seed=seed, target_cost=target)
-    with search.catching_interrupts():
-        auto(search)
-    return search, search.best is not None and search.best_cost <= target
+@dataclass(frozen=True)
+class _Request:
+    max_overhead: float
+    clock: _Clock
+    seed: int
+    progress: Callable[[str], None] | None
+
+    def searched(self, graph: Graph, budget: int, seconds: float) -> Search:
+        """A search for a schedule at an acceptable cost."""
+        from .default.auto import auto  # the solver: not at import time
+
+        target = self.max_overhead * graph.ideal_cost
+        search = Search(graph, budget, time_limit=seconds, gap=0.0, seed=self.seed, target_cost=target)
+        with search.catching_interrupts():
+            auto(search)
+        return search
 
 
 def _nothing_fits(graph: Graph, budget: int, clock: _Clock) -> InfeasibleBudget:
@@ -113,107 +122,99 @@ def _nothing_fits(graph: Graph, budget: int, clock: _Clock) -> InfeasibleBudget:
     return InfeasibleBudget(budget, proven_minimum, least.peak)
 
 
-def _scaled(
-    graph: Graph, budget: int, max_overhead: float, clock: _Clock, seed: int, progress: Callable[[str], None] | None
-) -> MaxBatch:
-    capacity = budget - graph.fixed_memory
-    working_set = max(1, graph.min_working_set - graph.fixed_memory)
-    largest = upper = max(0, capacity // working_set)  # largest: worth trying; upper: proven
-    source = "what one op needs while it runs"
-    batch, best, interrupted = 0, None, False
-    probe = largest  # often the bound itself will do
-    while batch < largest:
-        if best is not None and clock.over():
-            break
-        search, fits = _searched(graph, graph.fixed_memory + capacity // probe, max_overhead, clock, seed)
+class _Bisection:
+    """Over batches: the largest that fits is sought first, then the smallest that is proven not to.
+
+    Args:
+        at: the graph of a batch, and its budget. holds: the batch that a schedule found for one holds.
+        upper: the largest batch that is not proven not to fit, by `source`.
+    """
+
+    def __init__(
+        self,
+        at: Callable[[int], tuple[Graph, int]],
+        holds: Callable[[int, Schedule], int],
+        upper: int,
+        request: _Request,
+        source: str = "what one op needs while it runs",
+    ):
+        self.at, self.holds, self.request = at, holds, request
+        self.upper, self.source = upper, source
+        self.batch, self.interrupted = 0, False
+        self.best: Schedule | None = None
+
+    def run(self, probe: int) -> MaxBatch:
+        """Begin with a batch that is worth a try.
+
+        Raises:
+            KeyboardInterrupt: on Ctrl-C before a batch was found to fit. InfeasibleBudget: none was found to fit.
+        """
+        clock, low, high = self.request.clock, 0, self.upper
+        while self.batch < high and not self._over():
+            if not self._fits(probe, clock.of_a_probe()):
+                high = probe - 1
+            probe = (self.batch + high + 1) // 2
+        if self.best is None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            raise _nothing_fits(*self.at(1), clock)
+        low = self.batch
+        while self.upper - low > _NARROW * self.batch and not self._over():
+            probe = (low + self.upper + 1) // 2
+            self._fits(probe, clock.of_a_proof())
+            low = max(self.batch, low if self.upper < probe else probe)
+        return MaxBatch(self.batch, self.upper, self.best, clock.passed)
+
+    def _over(self) -> bool:
+        return self.interrupted or (self.best is not None and self.request.clock.left < 0)
+
+    def _fits(self, probe: int, seconds: float) -> bool:
+        """Whether a schedule for so large a batch is found."""
+        try:
+            graph, budget = self.at(probe)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            return False
+        search = self.request.searched(graph, budget, seconds)
+        fits = search.best is not None and search.best_cost <= self.request.max_overhead * graph.ideal_cost
         if fits:
-            # The schedule may leave memory for more than was asked for.
-            batch, best = capacity // max(1, search.schedule("auto").peak - graph.fixed_memory), search
-            if batch > upper:
+            self.best = search.schedule("auto")
+            self.batch = self.holds(probe, self.best)
+            if self.batch > self.upper:
                 raise Contradiction(
-                    f"no batch above {upper} fits {budget} bytes at {max_overhead!r} times the ideal cost "
-                    f"({source}), but there is a schedule for batch {batch}"
+                    f"no batch above {self.upper} fits {budget} bytes at {self.request.max_overhead!r} times the ideal cost "
+                    f"({self.source}), but there is a schedule for batch {self.batch}"
                 )
-            answer = "fits"
-        else:
-            if probe == upper and not search.interrupted and clock.left > 0:
-                # No budget that is of interest is larger than what everything takes when it is kept.
-                least = proven_minimum(graph, graph.no_recompute_peak, clock.over)
-                at_most = capacity // max(1, least - graph.fixed_memory)
-                if at_most < upper:
-                    upper, source = at_most, "what a few values together need"
-            largest = min(probe - 1, upper)
-            proven = search.proven_infeasible or search.out_of_reach()
-            if proven and probe <= upper:
-                upper, source = probe - 1, search.infeasible_source or search.bound_source
-            proven |= probe > upper
-            answer = "proven not to fit" if proven else "not found to fit"
-        if progress is not None:
-            progress(f"batch {probe} {answer}; largest so far {batch}, at most {upper}")
-        interrupted = search.interrupted
-        if interrupted:
-            break
-        probe = (batch + largest + 1) // 2
-    if best is None:
-        if interrupted:
-            raise KeyboardInterrupt
-        raise _nothing_fits(graph, budget, clock)
-    return MaxBatch(batch, upper, best.schedule("auto"), clock.passed)
+        proven = not fits and (graph.min_working_set > budget or search.proven_infeasible or search.out_of_reach())
+        if proven and probe <= self.upper:
+            self.upper, self.source = probe - 1, search.infeasible_source or search.bound_source
+        self.interrupted |= search.interrupted
+        if self.request.progress is not None:
+            answer = "fits" if fits else "proven not to fit" if proven else "not found to fit"
+            self.request.progress(f"batch {probe} {answer}; largest so far {self.batch}, at most {self.upper}")
+        return fits
 
 
-def _traced(
-    graph_at: Callable[[int], Graph],
-    budget: int,
-    max_overhead: float,
-    clock: _Clock,
-    seed: int,
-    progress: Callable[[str], None] | None,
-) -> MaxBatch:
+def _scaled(graph: Graph, budget: int, request: _Request) -> MaxBatch:
+    """A schedule of batch 1 serves all batches; and it may leave memory for more than was asked for."""
+    fixed, capacity = graph.fixed_memory, budget - graph.fixed_memory
+    upper = max(0, capacity // max(1, graph.min_working_set - fixed))
+
+    def at(batch: int) -> tuple[Graph, int]:
+        return graph, fixed + capacity // batch
+
+    def holds(_: int, schedule: Schedule) -> int:
+        return capacity // max(1, schedule.peak - fixed)
+
+    return _Bisection(at, holds, upper, request).run(upper)  # often that bound itself will do
+
+
+def _traced(graph_at: Callable[[int], Graph], budget: int, request: _Request) -> MaxBatch:
     """The batch where nothing but the graph of each is known."""
     steps = _Steps(graph_at)
-    upper = largest = steps.too_large(budget) - 1  # largest: worth trying; upper: proven
-    batch, best, interrupted = 0, None, False
-    probe = steps.first_probe(budget, largest)
-    while batch < largest:
-        if best is not None and clock.over():
-            break
-        try:
-            graph = steps.at(probe)
-        except KeyboardInterrupt:
-            interrupted = True
-            break
-        search, fits = _searched(graph, budget, max_overhead, clock, seed)
-        if fits:
-            batch, best = probe, search
-            answer = "fits"
-        else:
-            largest = probe - 1
-            proven = graph.min_working_set > budget or search.proven_infeasible or search.out_of_reach()
-            if proven:
-                upper = largest
-            answer = "proven not to fit" if proven else "not found to fit"
-        if progress is not None:
-            progress(f"batch {probe} {answer}; largest so far {batch}, at most {upper}")
-        if search.interrupted:
-            interrupted = True
-            break
-        probe = (batch + largest + 1) // 2
-    if best is None:
-        if interrupted:
-            raise KeyboardInterrupt
-        raise _nothing_fits(steps.at(1), budget, clock)
-    low = batch  # what was not found to fit may be too large for any schedule
-    while low < upper and not interrupted and not clock.over():
-        probe = (low + upper + 1) // 2
-        try:
-            graph = steps.at(probe)
-        except KeyboardInterrupt:
-            break
-        if proven_minimum(graph, budget + 1, clock.over) > budget:
-            upper = probe - 1
-        else:
-            low = probe
-    return MaxBatch(batch, upper, best.schedule("auto"), clock.passed)
+    upper = steps.too_large(budget) - 1
+    first = steps.first_probe(budget, upper)
+    return _Bisection(lambda batch: (steps.at(batch), budget), lambda batch, _: batch, upper, request).run(first)
 
 
 class _Steps:

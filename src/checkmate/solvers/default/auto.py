@@ -9,6 +9,8 @@ eviction_and_climb.py, annealing_runs.py, nested_tries.py, large_neighbourhood.p
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...schedule import OPTIMAL_GAP
@@ -27,6 +29,7 @@ from .nested_tries import NestedCheckpointing
 from .relaxation_rounds import RelaxationRounds
 from .schedules_from_relaxations import Reader
 from .snapshot_selection import SnapshotSelection
+from .tail_phase import TailPhase
 from .tuning import TUNING, Tuning
 
 #: Rounds with searches that come before the long exact search.
@@ -59,6 +62,7 @@ class _Engine:
         self.annealing = AnnealingRuns(state, self.eviction)
         self.nested = NestedCheckpointing(state, lambda segment, rounds: auto(segment, rounds, tuning))
         self.bounds = BoundPhases(state)
+        self.tail = TailPhase(state, self._solve_before)
         self.selection = SnapshotSelection(state, self.reader)
         self.neighbourhoods = LargeNeighbourhood(state)
         # Rounds in all; those that were not quick; those that improved a schedule within the gap.
@@ -115,6 +119,7 @@ class _Engine:
             self._search_schedules_in_turn(violating)
             if not search.done() and not self.bounds.tried and state.wider_than(gaps.loose if self.rounds else gaps.far):
                 self.bounds.run()
+                self.tail.run()
             self._choose_snapshots(relaxed)
             self.slow_rounds += 1
         self.rounds += 1
@@ -165,6 +170,9 @@ class _Engine:
             self.annealing.run(violating, self.slow_rounds)
         for _ in range(2 if self.slow_rounds else 1):
             self.nested.run(gaps.loose if self.slow_rounds else gaps.far)
+
+    def _solve_before(self, inner: Search) -> None:
+        auto(inner, tuning=replace(self.tuning, tails=replace(self.tuning.tails, share=0.0)))
 
     def _solved_exactly(self) -> bool:
         """What the first search of small graphs left open is worth a longer one after some rounds with searches."""

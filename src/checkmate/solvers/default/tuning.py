@@ -137,6 +137,18 @@ class PriceNumbers(Numbers):
 
 
 @dataclass(frozen=True)
+class TailNumbers(Numbers):
+    """The tail bound."""
+
+    least: float = number(0.03, "share of the ideal cost", "that a glance must show to be computed again at the end", _TIGHT)
+    begins: int = number(
+        12, "ops", "after which the tail may begin that are glanced at, and those between two of them", _TIGHT, 2
+    )
+    near: float = number(0.95, "share of the most", "that the latest begin must show of recomputation", _TIGHT, most=1.0)
+    share: float = number(0.6, "share of the time limit in units of work", "for what comes before the tail", _TIGHT, most=1.0)
+
+
+@dataclass(frozen=True)
 class NeighbourhoodNumbers(Numbers):
     """Large neighbourhood search."""
 
@@ -205,6 +217,7 @@ class Tuning(Numbers):
     annealing: AnnealingNumbers = AnnealingNumbers()
     nested: NestedTries = NestedTries()
     prices: PriceNumbers = PriceNumbers()
+    tails: TailNumbers = TailNumbers()
     neighbourhoods: NeighbourhoodNumbers = NeighbourhoodNumbers()
     large: LargeNumbers = LargeNumbers()
     any_order: AnyOrderNumbers = AnyOrderNumbers()

@@ -27,6 +27,8 @@ _SUCCESSORS = 5e6
 _ENTRIES, _MORE_ENTRIES = 7.5e7, 100_000
 #: Programs of blocks; sets of values; cells of nested checkpointing.
 _PROGRAMS, _SETS, _CELLS = 700, 2e6, 4e8
+#: Sets of items in a phase, and states of the search, of the tail bound.
+_TAIL_SETS, _TAIL_STATES = 1e7, 2e5
 
 
 @dataclass
@@ -134,3 +136,13 @@ def sets_of_values(count: int) -> float:
 def nested_cells(count: float) -> float:
     """Of the dynamic program of nested checkpointing."""
     return count / _CELLS
+
+
+def tail_sets(count: int) -> float:
+    """Of the dynamic program of the tail bound."""
+    return count / _TAIL_SETS
+
+
+def tail_states(count: int) -> float:
+    """Of the search of the tail bound."""
+    return count / _TAIL_STATES
