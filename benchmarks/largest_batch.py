@@ -4,7 +4,7 @@ As in Jain et al., MLSys 2020, Section 6.4: activations and costs (FLOPs) grow w
 each network the largest batch that was found, the smallest that is proven to be too large, and for comparison the largest
 without recomputation.
 
-    python benchmarks/largest_batch.py [--networks vgg19 ...] [--budget 16GB] [--time-limit 160] [--seed 0] [--output largest_batch.json]
+    python benchmarks/largest_batch.py [--networks vgg19 ...] [--budget 16GB] [--time-limit 300] [--seed 0] [--output largest_batch.json]
 
 Exit code 1 if a batch breaks the budget or the cost.
 """
@@ -48,7 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NAMES, help="default: those seven")
     parser.add_argument("--budget", default="16GB", help="of the GPU (default: 16GB)")
-    parser.add_argument("--time-limit", type=float, default=160.0, help="seconds for each network (default: 160)")
+    parser.add_argument("--time-limit", type=float, default=300.0, help="seconds for each network (default: 300)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("largest_batch.json"), help="JSON file (default: largest_batch.json)")
     options = parser.parse_args()

@@ -73,10 +73,9 @@ def max_batch_size(
     if not time_limit >= 0:
         raise BudgetError(f"time_limit must be a number >= 0, not {time_limit!r}")
     check_seed(seed)
-    request = _Request(max_overhead, _Clock(time.perf_counter(), time_limit), seed, progress)
-    if isinstance(graph, Graph):
-        return _scaled(graph, parse_bytes(budget, percent_of=graph.no_recompute_peak), request)
-    return _traced(graph, parse_bytes(budget), request)
+    room = parse_bytes(budget, percent_of=graph.no_recompute_peak) if isinstance(graph, Graph) else parse_bytes(budget)
+    request = _Request(room, max_overhead, _Clock(time.perf_counter(), time_limit), seed, progress)
+    return _scaled(graph, request) if isinstance(graph, Graph) else _traced(graph, request)
 
 
 @dataclass(frozen=True)
@@ -101,6 +100,7 @@ class _Clock:
 
 @dataclass(frozen=True)
 class _Request:
+    budget: int
     max_overhead: float
     clock: _Clock
     seed: int
@@ -149,7 +149,7 @@ class _Bisection:
         Raises:
             KeyboardInterrupt: on Ctrl-C before a batch was found to fit. InfeasibleBudget: none was found to fit.
         """
-        clock, low, high = self.request.clock, 0, self.upper
+        clock, high = self.request.clock, self.upper
         while self.batch < high and not self._over():
             if not self._fits(probe, clock.of_a_probe()):
                 high = probe - 1
@@ -182,7 +182,7 @@ class _Bisection:
             self.batch = self.holds(probe, self.best)
             if self.batch > self.upper:
                 raise Contradiction(
-                    f"no batch above {self.upper} fits {budget} bytes at {self.request.max_overhead!r} times the ideal cost "
+                    f"no batch above {self.upper} fits {self.request.budget} bytes at {self.request.max_overhead!r} times the ideal cost "
                     f"({self.source}), but there is a schedule for batch {self.batch}"
                 )
         proven = not fits and (graph.min_working_set > budget or search.proven_infeasible or search.out_of_reach())
@@ -195,9 +195,9 @@ class _Bisection:
         return fits
 
 
-def _scaled(graph: Graph, budget: int, request: _Request) -> MaxBatch:
+def _scaled(graph: Graph, request: _Request) -> MaxBatch:
     """A schedule of batch 1 serves all batches; and it may leave memory for more than was asked for."""
-    fixed, capacity = graph.fixed_memory, budget - graph.fixed_memory
+    fixed, capacity = graph.fixed_memory, request.budget - graph.fixed_memory
     upper = max(0, capacity // max(1, graph.min_working_set - fixed))
 
     def at(batch: int) -> tuple[Graph, int]:
@@ -209,12 +209,12 @@ def _scaled(graph: Graph, budget: int, request: _Request) -> MaxBatch:
     return _Bisection(at, holds, upper, request).run(upper)  # often that bound itself will do
 
 
-def _traced(graph_at: Callable[[int], Graph], budget: int, request: _Request) -> MaxBatch:
+def _traced(graph_at: Callable[[int], Graph], request: _Request) -> MaxBatch:
     """The batch where nothing but the graph of each is known."""
     steps = _Steps(graph_at)
-    upper = steps.too_large(budget) - 1
-    first = steps.first_probe(budget, upper)
-    return _Bisection(lambda batch: (steps.at(batch), budget), lambda batch, _: batch, upper, request).run(first)
+    upper = steps.too_large(request.budget) - 1
+    first = steps.first_probe(request.budget, upper)
+    return _Bisection(lambda batch: (steps.at(batch), request.budget), lambda batch, _: batch, upper, request).run(first)
 
 
 class _Steps:

@@ -36,7 +36,7 @@ import numpy.typing as npt
 from ...graph import Graph
 from ..interface.work_limits import Work, tail_sets, tail_states
 from ..representation.graph_arrays import Ints, Problem
-from .tail_kernels import COLUMNS, ENTRY, IMPOSSIBLE, MOST_ITEMS, PROVEN, STATES, fill, search
+from .tail_kernels import COLUMNS, ENTRY, IMPOSSIBLE, MOST_ITEMS, OPEN, PROVEN, STATES, fill, search
 
 #: Members of the sets of the dynamic program, for a glance and for all it can give; its entries in all, of 4 bytes.
 _GLANCE, _MEMBERS, _MOST_ENTRIES = 2, 4, 40_000_000
@@ -45,8 +45,8 @@ _SMALL, _CHEAP = 1 / 16, 1e-3
 #: Costs are whole multiples of a power of two that is about this share of the ideal cost, rounded down: up to 256 times the ideal cost
 #: a sum has no more than 30 bits.
 _FINEST = 2.0**-22
-#: States of the search, and places where they are looked up: 45 bytes for each state; open entries, of 12 bytes.
-_MOST_STATES, _SLOTS, _MOST_OPEN = 1_500_000, 2**22, 4_000_000
+#: States that a search has room for, at 75 bytes each: a new one begins where that was not enough. Open entries for each of them.
+_ROOMS, _OPEN_PER_STATE = (10_000, 100_000, 1_000_000), 3
 #: States that are looked at between two looks at the clock: up to 0.3 s.
 _SLICE = 1000
 
@@ -96,15 +96,19 @@ class Tail:
         if tables is None:
             return 0.0
         arrays = (*self._arrays, self._binomial(self._members(_MEMBERS)), self.after, self.capacity, self._kept())
-        # What is not used of them takes no memory.
-        states, heap = np.empty((_MOST_STATES, COLUMNS), np.int32), np.empty((_MOST_OPEN, ENTRY), np.int32)
-        index, counts = np.full(_SLOTS, -1, np.int32), np.zeros(3, np.int64)
-        ended = False
-        while not ended and not stop():
-            before = counts[STATES]
-            ended = search(tables, *arrays, states, heap, index, counts, _SLICE)
-            work.spend(tail_states(counts[STATES] - before))
-        return self._cost(int(counts[PROVEN]))
+        proven = 0
+        for room in _ROOMS:
+            states, heap = np.empty((room, COLUMNS), np.int32), np.empty((_OPEN_PER_STATE * room, ENTRY), np.int32)
+            index, counts = np.full(2 ** (2 * room).bit_length(), -1, np.int32), np.zeros(3, np.int64)
+            ended = False
+            while not ended and not stop():
+                before = counts[STATES]
+                ended = search(tables, *arrays, states, heap, index, counts, _SLICE)
+                work.spend(tail_states(counts[STATES] - before))
+            proven = max(proven, int(counts[PROVEN]))
+            if not ended or (counts[STATES] < len(states) and counts[OPEN] < len(heap)):
+                break
+        return self._cost(proven)
 
     def before(self) -> Graph:
         """What comes before: the graph that ends with op `after`, and keeps nothing."""

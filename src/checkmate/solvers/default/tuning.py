@@ -145,7 +145,7 @@ class TailNumbers(Numbers):
         12, "ops", "after which the tail may begin that are glanced at, and those between two of them", _TIGHT, 2
     )
     near: float = number(0.95, "share of the most", "that the latest begin must show of recomputation", _TIGHT, most=1.0)
-    share: float = number(0.6, "share of the time limit in units of work", "for what comes before the tail", _TIGHT, most=1.0)
+    share: float = number(0.4, "share of the time limit in units of work", "for what comes before the tail", _TIGHT, most=1.0)
 
 
 @dataclass(frozen=True)
