@@ -21,8 +21,8 @@ from checkmate.solvers.representation.graph_arrays import problem_of
 from support import brute_force, random_budget, random_edge_case, random_graph, training_chain, with_reuse
 
 
-def tail(graph: Graph, budget: int, after: int, most_items: int = 80) -> Tail:
-    return Tail(problem_of(graph), budget - graph.fixed_memory, after, most_items)
+def tail(graph: Graph, budget: int, after: int, most_values: int = 80) -> Tail:
+    return Tail(problem_of(graph), budget - graph.fixed_memory, after, most_values)
 
 
 def test_all_but_the_first_op_is_exact() -> None:

@@ -38,6 +38,9 @@ from ..interface.work_limits import Work, tail_sets, tail_states
 from ..representation.graph_arrays import Ints, Problem
 from .tail_kernels import COLUMNS, ENTRY, IMPOSSIBLE, MOST_ITEMS, OPEN, PROVEN, STATES, fill, search
 
+#: Values that are looked at: with more, sets have three members instead of four, and the bound is lower. All numbers here are shown by
+#: python benchmarks/largest_batch.py --networks resnet50
+_VALUES = 80
 #: Members of the sets of the dynamic program, for a glance and for all it can give; its entries in all, of 4 bytes.
 _GLANCE, _MEMBERS, _MOST_ENTRIES = 2, 4, 40_000_000
 #: Small values take no more than this share of the memory; next to no cost is no more than this share of the ideal cost.
@@ -67,18 +70,18 @@ class Tail:
     Args:
         capacity: bytes, without fixed memory.
         after: the op; the first phase begins when it has run.
-        most_items: that are looked at.
+        most_values: that are looked at.
 
     Attributes:
         phases: as many as ops run for the first time in the tail, and one before them.
         ideal_cost: of computing the ops of the tail once.
     """
 
-    def __init__(self, problem: Problem, capacity: float, after: int, most_items: int = 80):
+    def __init__(self, problem: Problem, capacity: float, after: int, most_values: int = _VALUES):
         self.problem, self.capacity, self.after = problem, int(capacity), after
         self.phases = problem.graph.num_ops - after
         self.ideal_cost = float(problem.cost[after + 1 :].sum())
-        self._item = _items(problem, self.capacity, after, min(most_items, MOST_ITEMS))
+        self._item = _items(problem, self.capacity, after, min(most_values, MOST_ITEMS))
         self._unit = 2.0 ** math.ceil(math.log2(max(problem.graph.ideal_cost, np.finfo(float).tiny) * _FINEST))
 
     def glance(self, work: Work | None = None) -> float:
@@ -140,7 +143,7 @@ class Tail:
         np.minimum.at(size, item[values], problem.size[values])
         again = np.where(problem.recomputable[first], first, -1)
         items = np.array([size.astype(np.int64), again, first - self.after]) if count else np.zeros((3, 1), np.int64)
-        used = sorted({*range(self.after, problem.graph.num_ops), *again[again >= 0].tolist()})
+        used = {*range(self.after, problem.graph.num_ops), *again[again >= 0].tolist()}
         return _Arrays(
             problem.working_set.astype(np.int64),
             np.floor(problem.cost / self._unit).astype(np.int32),

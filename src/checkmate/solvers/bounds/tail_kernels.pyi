@@ -9,7 +9,6 @@ COLUMNS: int
 ENTRY: int
 IMPOSSIBLE: int
 MOST_ITEMS: int
-MOST_MEMBERS: int
 OPEN: int
 PROVEN: int
 STATES: int

@@ -4,15 +4,15 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 import numpy as np
 
-#: Cost of what is impossible. Items in all; members of the sets of a table, at most.
+#: Cost of what is impossible; items at most.
 cpdef enum:
     IMPOSSIBLE = 0x40000000
     MOST_ITEMS = 128
-    MOST_MEMBERS = 8
 
-#: What costs more counts as this.
+#: What costs more counts as this; members of the sets of a table at most.
 cdef enum:
     _MOST = 0x3FFFFFFF
+    _MOST_MEMBERS = 8
 
 #: Words of the mask of a set of items. Columns of a state after them: phase, cost behind it, least cost before it.
 cdef enum:
@@ -98,7 +98,7 @@ cdef int64_t _before(const Ops *a, const int64_t *items, int64_t count, int64_t 
 cdef int32_t _least(const Ops *a, const int32_t *table, const int64_t *items, int64_t count, int32_t enough) noexcept nogil:
     """The largest cost of all sets of as many members as the table has sets of; of `items`, if there are fewer."""
     cdef int64_t k = a.members, number = 0, x, y
-    cdef int64_t[MOST_MEMBERS] chosen
+    cdef int64_t[_MOST_MEMBERS] chosen
     cdef int32_t result = 0
     if count <= k:
         for x in range(count):
@@ -144,7 +144,7 @@ def fill(
     """The least costs at which sets of items are resident in a phase, from those of the phase before."""
     cdef Ops a = _ops(need, cost, reads, writes, items, binomial, first, capacity)
     cdef int64_t k = a.members, number, x, padding
-    cdef int64_t[MOST_MEMBERS] chosen, held
+    cdef int64_t[_MOST_MEMBERS] chosen, held
     cdef int64_t[::1] before = np.zeros(k + a.most_reads, np.int64)
     for x in range(k):
         chosen[x] = x

@@ -1,7 +1,8 @@
 """The numbers that tune the default method, in one place.
 
-They are tuned on graphs that nothing is judged by, but for those of `SelectionNumbers`: `benchmarks/tuning_instances.py` writes them, and the command named at a number,
-run with another value, shows what the number is for. Units of work are those of interface/work_limits.py. The figures in `benchmarks/results` are of other graphs, and judge.
+They are tuned on graphs that nothing is judged by, but for those of `SelectionNumbers` and `TailNumbers`:
+`benchmarks/tuning_instances.py` writes them, and the command named at a number, run with another value, shows what the number is for.
+Units of work are those of interface/work_limits.py. The figures in `benchmarks/results` are of other graphs, and judge.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ _TIGHT = f"{_SOLVER} --budgets 1.02x 1.1x 1.3x"
 _ANY = f"{_SOLVER} --orders any"
 _LARGE = "python benchmarks/solver_scale.py"
 _RESNET = "python benchmarks/paper.py --sections overhead --networks resnet50 --methods auto"
+_BATCH = "python benchmarks/largest_batch.py --networks resnet50"
 _TRACES = "python benchmarks/paper.py --sections traces --methods auto --instances moccasin"  # graphs of MOCCASIN and FastSA
 
 
@@ -138,14 +140,12 @@ class PriceNumbers(Numbers):
 
 @dataclass(frozen=True)
 class TailNumbers(Numbers):
-    """The tail bound."""
+    """The tail bound. These are set with ResNet50, which is judged."""
 
-    least: float = number(0.03, "share of the ideal cost", "that a glance must show to be computed again at the end", _TIGHT)
-    begins: int = number(
-        12, "ops", "after which the tail may begin that are glanced at, and those between two of them", _TIGHT, 2
-    )
-    near: float = number(0.95, "share of the most", "that the latest begin must show of recomputation", _TIGHT, most=1.0)
-    share: float = number(0.4, "share of the time limit in units of work", "for what comes before the tail", _TIGHT, most=1.0)
+    least: float = number(0.03, "share of the ideal cost", "that a glance must show to be computed again at the end", _BATCH)
+    begins: int = number(12, "ops", "of the second half after which a tail is glanced at, before any between them", _BATCH, 2)
+    near: float = number(0.95, "share of the most", "that a glance must show of the shortest tail", _BATCH, most=1.0)
+    share: float = number(0.4, "share of the time limit in units of work", "for what comes before the tail", _BATCH, most=1.0)
 
 
 @dataclass(frozen=True)
