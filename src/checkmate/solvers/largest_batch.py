@@ -91,11 +91,9 @@ class _Clock:
     def left(self) -> float:
         return self.limit - self.passed
 
-    def of_a_probe(self) -> float:
-        return max(_LEAST_SECONDS, min(_PROBE_SHARE * self.limit, self.left))
-
-    def of_a_proof(self) -> float:
-        return max(_LEAST_SECONDS, min(_PROOF_SHARE * self.limit, self.left))
+    def part(self, share: float) -> float:
+        """Seconds for a single batch size."""
+        return max(_LEAST_SECONDS, min(share * self.limit, self.left))
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,7 @@ class _Bisection:
         """
         clock, high = self.request.clock, self.upper
         while self.batch < high and not self._over():
-            if not self._fits(probe, clock.of_a_probe()):
+            if not self._fits(probe, clock.part(_PROBE_SHARE)):
                 high = probe - 1
             probe = (self.batch + high + 1) // 2
         if self.best is None:
@@ -161,7 +159,7 @@ class _Bisection:
         low = self.batch
         while self.upper - low > _NARROW * self.batch and not self._over():
             probe = (low + self.upper + 1) // 2
-            self._fits(probe, clock.of_a_proof())
+            self._fits(probe, clock.part(_PROOF_SHARE))
             low = max(self.batch, low if self.upper < probe else probe)
         return MaxBatch(self.batch, self.upper, self.best, clock.passed)
 

@@ -53,15 +53,12 @@ def minimum_budget(graph: Graph) -> MinimumBudget:
     return MinimumBudget(proven, best.peak)
 
 
-def proven_minimum(graph: Graph, at_most: int, stop: Callable[[], bool] = lambda: False) -> int:
-    """Bytes, fixed memory included, below which no schedule of `graph` exists: what a few seconds can prove, up to `at_most`.
-
-    `stop` is asked now and then, and True gives up: then it is what the largest op needs.
-    """
+def proven_minimum(graph: Graph, at_most: int) -> int:
+    """Bytes, fixed memory included, below which no schedule of `graph` exists: what a few seconds can prove, up to `at_most`."""
     from .bounds.peak_bound import least_peak_bound
     from .representation.graph_arrays import problem_of
 
-    return least_peak_bound(problem_of(graph), at_most - 1, stop)
+    return least_peak_bound(problem_of(graph), at_most - 1)
 
 
 def schedule_of(graph: Graph, least: Evaluation, order: str) -> Schedule:

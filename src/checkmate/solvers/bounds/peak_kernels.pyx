@@ -3,6 +3,8 @@
 from libc.math cimport INFINITY
 from libc.stdint cimport int64_t, uint8_t
 
+from .subsets cimport advance
+
 import numpy as np
 
 
@@ -43,7 +45,7 @@ def fill(
                     length = _before(members, k, padding, &producer[0], &reads[op, 0], inputs, op, &before[0])
                     best = min(best, _worst(&least[0], binomial, &before[0], length, &chosen[0], k, peak, best))
             least[number] = best
-        _advance(members, k)
+        advance(members, k)
 
 
 def of_ops(const double[::1] least, const int64_t[:, ::1] binomial, const double[::1] need, const int64_t[:, ::1] reads):
@@ -57,15 +59,6 @@ def of_ops(const double[::1] least, const int64_t[:, ::1] binomial, const double
             length += 1
         peak = max(peak, _worst(&least[0], binomial, &reads[op, 0], length, &chosen[0], k, need[op], INFINITY))
     return peak
-
-
-cdef void _advance(int64_t *members, int64_t count) noexcept nogil:
-    """The next set of as many numbers: sets come by their largest member, then by the second largest, and so on."""
-    cdef int64_t x = 0
-    while x + 1 < count and members[x] + 1 == members[x + 1]:
-        members[x] = x
-        x += 1
-    members[x] += 1
 
 
 cdef int64_t _before(
@@ -117,7 +110,7 @@ cdef double _worst(
         for x in range(k):
             number += binomial[members[chosen[x]], x + 1]
         peak = max(peak, least[number])
-        _advance(chosen, k)
+        advance(chosen, k)
         if chosen[k - 1] == length:
             break
     return peak

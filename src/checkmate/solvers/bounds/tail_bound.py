@@ -36,7 +36,7 @@ import numpy.typing as npt
 from ...graph import Graph
 from ..interface.work_limits import Work, tail_sets, tail_states
 from ..representation.graph_arrays import Ints, Problem
-from .tail_kernels import COLUMNS, ENTRY, IMPOSSIBLE, MOST_ITEMS, OPEN, PROVEN, STATES, fill, search
+from .tail_kernels import COLUMNS, ENTRY, IMPOSSIBLE, MOST_ITEMS, OPEN, PROVEN, STATES, Layout, fill, search
 
 #: Values that are looked at: with more, sets have three members instead of four, and the bound is lower. All numbers here are shown by
 #: python benchmarks/largest_batch.py --networks resnet50
@@ -98,7 +98,7 @@ class Tail:
         tables = self._tables(_MEMBERS, work, stop)
         if tables is None:
             return 0.0
-        arrays = (*self._arrays, self._binomial(self._members(_MEMBERS)), self.after, self.capacity, self._kept())
+        layout, kept = self._layout(self._binomial(self._members(_MEMBERS))), self._kept()
         proven = 0
         for room in _ROOMS:
             states, heap = np.empty((room, COLUMNS), np.int32), np.empty((_OPEN_PER_STATE * room, ENTRY), np.int32)
@@ -106,7 +106,7 @@ class Tail:
             ended = False
             while not ended and not stop():
                 before = counts[STATES]
-                ended = search(tables, *arrays, states, heap, index, counts, _SLICE)
+                ended = search(layout, tables, kept, states, heap, index, counts, _SLICE)
                 work.spend(tail_states(counts[STATES] - before))
             proven = max(proven, int(counts[PROVEN]))
             if not ended or (counts[STATES] < len(states) and counts[OPEN] < len(heap)):
@@ -166,15 +166,18 @@ class Tail:
         rows = range(self._arrays.items.shape[1] + members + 1)
         return np.array([[comb(n, k) for k in range(members + 1)] for n in rows], np.int64)
 
+    def _layout(self, binomial: Ints) -> Layout:
+        return Layout(*self._arrays, binomial, self.after, self.capacity)
+
     def _tables(self, most: int, work: Work, stop: Callable[[], bool]) -> npt.NDArray[np.int32] | None:
         """Per phase and set of items the least cost; sets are numbered as in peak_bound.py. None if `stop` says so."""
-        members = self._members(most)
-        binomial = self._binomial(members)
-        tables = np.zeros((self.phases, int(binomial[-1, members])), np.int32)
+        binomial = self._binomial(self._members(most))
+        layout = self._layout(binomial)
+        tables = np.zeros((self.phases, int(binomial[-1, -1])), np.int32)
         for phase in range(self.phases):
             if stop():
                 return None
-            fill(tables[max(0, phase - 1)], tables[phase], *self._arrays, binomial, self.after, self.capacity, phase)
+            fill(layout, tables[max(0, phase - 1)], tables[phase], phase)
             work.spend(tail_sets(tables.shape[1]))
         return tables
 

@@ -13,29 +13,23 @@ OPEN: int
 PROVEN: int
 STATES: int
 
-def fill(
-    previous: _Costs,
-    current: _Costs,
-    need: Ints,
-    cost: _Costs,
-    reads: Ints,
-    writes: Ints,
-    items: Ints,
-    binomial: Ints,
-    first: int,
-    capacity: int,
-    phase: int,
-) -> None: ...
+class Layout:
+    def __init__(
+        self,
+        need: Ints,
+        cost: _Costs,
+        reads: Ints,
+        writes: Ints,
+        items: Ints,
+        binomial: Ints,
+        first: int,
+        capacity: int,
+    ) -> None: ...
+
+def fill(layout: Layout, previous: _Costs, current: _Costs, phase: int) -> None: ...
 def search(
+    layout: Layout,
     tables: _Costs,
-    need: Ints,
-    cost: _Costs,
-    reads: Ints,
-    writes: Ints,
-    items: Ints,
-    binomial: Ints,
-    first: int,
-    capacity: int,
     kept: Ints,
     states: _Costs,
     heap: _Costs,

@@ -2,6 +2,10 @@
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
+cimport cython
+
+from .subsets cimport advance
+
 import numpy as np
 
 #: Cost of what is impossible; items at most.
@@ -50,23 +54,31 @@ cdef struct Ops:
     const int64_t *binomial
 
 
-cdef Ops _ops(
-    const int64_t[::1] need,
-    const int32_t[::1] cost,
-    const int64_t[:, ::1] reads,
-    const int64_t[:, ::1] writes,
-    const int64_t[:, ::1] items,
-    const int64_t[:, ::1] binomial,
-    int64_t first,
-    int64_t capacity,
-) noexcept:
-    cdef Ops a
-    a.need, a.cost, a.reads, a.writes = &need[0], &cost[0], &reads[0, 0], &writes[0, 0]
-    a.most_reads, a.most_writes = reads.shape[1], writes.shape[1]
-    a.size, a.again, a.born = &items[0, 0], &items[1, 0], &items[2, 0]
-    a.binomial, a.members = &binomial[0, 0], binomial.shape[1] - 1
-    a.first, a.capacity = first, capacity
-    return a
+@cython.final
+cdef class Layout:
+    """Ops and items of a tail: what both the dynamic program and the search read."""
+
+    cdef Ops _ops
+    cdef object _arrays
+
+    def __init__(
+        self,
+        const int64_t[::1] need,
+        const int32_t[::1] cost,
+        const int64_t[:, ::1] reads,
+        const int64_t[:, ::1] writes,
+        const int64_t[:, ::1] items,
+        const int64_t[:, ::1] binomial,
+        int64_t first,
+        int64_t capacity,
+    ):
+        cdef Ops *a = &self._ops
+        self._arrays = (need, cost, reads, writes, items, binomial)  # which the pointers are into
+        a.need, a.cost, a.reads, a.writes = &need[0], &cost[0], &reads[0, 0], &writes[0, 0]
+        a.most_reads, a.most_writes = reads.shape[1], writes.shape[1]
+        a.size, a.again, a.born = &items[0, 0], &items[1, 0], &items[2, 0]
+        a.binomial, a.members = &binomial[0, 0], binomial.shape[1] - 1
+        a.first, a.capacity = first, capacity
 
 
 cdef int64_t _before(const Ops *a, const int64_t *items, int64_t count, int64_t op, int64_t *before) noexcept nogil:
@@ -97,7 +109,7 @@ cdef int64_t _before(const Ops *a, const int64_t *items, int64_t count, int64_t 
 
 cdef int32_t _least(const Ops *a, const int32_t *table, const int64_t *items, int64_t count, int32_t enough) noexcept nogil:
     """The largest cost of all sets of as many members as the table has sets of; of `items`, if there are fewer."""
-    cdef int64_t k = a.members, number = 0, x, y
+    cdef int64_t k = a.members, number = 0, x
     cdef int64_t[_MOST_MEMBERS] chosen
     cdef int32_t result = 0
     if count <= k:
@@ -111,12 +123,7 @@ cdef int32_t _least(const Ops *a, const int32_t *table, const int64_t *items, in
         for x in range(k):
             number += a.binomial[(items[chosen[x]] + k) * (k + 1) + x + 1]
         result = max(result, table[number])
-        x = 0
-        while x + 1 < k and chosen[x] + 1 == chosen[x + 1]:
-            x += 1
-        chosen[x] += 1
-        for y in range(x):
-            chosen[y] = y
+        advance(chosen, k)
         if chosen[k - 1] == count:
             break
     return result
@@ -128,21 +135,9 @@ cdef int32_t _sum(int32_t one, int32_t other) noexcept nogil:
     return <int32_t>min(<int64_t>one + other, <int64_t>_MOST)
 
 
-def fill(
-    const int32_t[::1] previous,
-    int32_t[::1] current,
-    const int64_t[::1] need,
-    const int32_t[::1] cost,
-    const int64_t[:, ::1] reads,
-    const int64_t[:, ::1] writes,
-    const int64_t[:, ::1] items,
-    const int64_t[:, ::1] binomial,
-    int64_t first,
-    int64_t capacity,
-    int64_t phase,
-):
+def fill(Layout layout, const int32_t[::1] previous, int32_t[::1] current, int64_t phase):
     """The least costs at which sets of items are resident in a phase, from those of the phase before."""
-    cdef Ops a = _ops(need, cost, reads, writes, items, binomial, first, capacity)
+    cdef const Ops *a = &layout._ops
     cdef int64_t k = a.members, number, x, padding
     cdef int64_t[_MOST_MEMBERS] chosen, held
     cdef int64_t[::1] before = np.zeros(k + a.most_reads, np.int64)
@@ -157,12 +152,8 @@ def fill(
             if padding == 0 or chosen[padding - 1] == padding - 1:
                 for x in range(padding, k):
                     held[x - padding] = chosen[x] - k
-                current[number] = _resident(&a, &previous[0], &current[0], held, k - padding, phase, &before[0])
-            x = 0
-            while x + 1 < k and chosen[x] + 1 == chosen[x + 1]:
-                chosen[x] = x
-                x += 1
-            chosen[x] += 1
+                current[number] = _resident(a, &previous[0], &current[0], held, k - padding, phase, &before[0])
+            advance(chosen, k)
 
 
 cdef int32_t _resident(
@@ -206,15 +197,8 @@ cdef struct Open:
 
 
 def search(
+    Layout layout,
     const int32_t[:, ::1] tables,
-    const int64_t[::1] need,
-    const int32_t[::1] cost,
-    const int64_t[:, ::1] reads,
-    const int64_t[:, ::1] writes,
-    const int64_t[:, ::1] items,
-    const int64_t[:, ::1] binomial,
-    int64_t first,
-    int64_t capacity,
     const int64_t[::1] kept,
     int32_t[:, ::1] states,
     int32_t[:, ::1] heap,
@@ -228,7 +212,7 @@ def search(
         states, heap, index: room for as many states and open entries as there may be, and a table of -1, a power of two long.
         counts: of states, of open entries, and the cost that is proven; zeros at first.
     """
-    cdef Ops a = _ops(need, cost, reads, writes, items, binomial, first, capacity)
+    cdef const Ops *a = &layout._ops
     cdef Open o
     o.states, o.num_states, o.most_states = &states[0, 0], counts[STATES], states.shape[0]
     o.heap, o.num_open, o.most_open = &heap[0, 0], counts[OPEN], heap.shape[0]
@@ -241,8 +225,8 @@ def search(
         held[x] = kept[x]
     with nogil:
         if o.num_states == 0:
-            _reach(&a, &o, &tables[0, 0], tables.shape[1], &held[0], kept.shape[0], tables.shape[0] - 1, 0, 0)
-        ended = _expand(&a, &o, &tables[0, 0], tables.shape[1], &held[0], &before[0], &least, most)
+            _reach(a, &o, &tables[0, 0], tables.shape[1], &held[0], kept.shape[0], tables.shape[0] - 1, 0, 0)
+        ended = _expand(a, &o, &tables[0, 0], tables.shape[1], &held[0], &before[0], &least, most)
     counts[STATES], counts[OPEN], counts[PROVEN] = o.num_states, o.num_open, least
     return ended
 
@@ -283,7 +267,7 @@ cdef bint _expand(
                 return True
         for x in range(count):
             op = a.again[held[x]]
-            if op < 0 or a.born[held[x]] > phase:
+            if op < 0:
                 continue
             length = _before(a, held, count, op, before)
             if length >= 0 and not _reach(a, o, tables, sets, before, length, phase, behind + a.cost[op], least):

@@ -3,7 +3,7 @@
 Every round solves the relaxation for the current snapshots, which raises the bound (relaxation_rounds.py); reads a schedule off it
 and repairs that by greedy eviction where it breaks the budget (schedules_from_relaxations.py); and limits memory at the stages (or
 recomputations) that broke it. Where relaxations are given up with a narrow gap, fewer snapshots are chosen with more care
-(snapshot_selection.py). Once they take their time and the gap is wide, other bounds (bound_phases.py) and other searches join in:
+(snapshot_selection.py). Once they take their time and the gap is wide, other bounds (bound_phases.py, tail_phase.py) and other searches join in:
 eviction_and_climb.py, annealing_runs.py, nested_tries.py, large_neighbourhood.py. The numbers of all of them are in tuning.py.
 """
 
