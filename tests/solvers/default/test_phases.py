@@ -46,6 +46,15 @@ def test_within_the_gap_no_dearer_than_greedy_eviction() -> None:
     assert found.gap <= 1e-3 and found.cost <= greedy.cost
 
 
+def test_near_the_least_memory_long_hot_runs_leave_what_eviction_finds() -> None:
+    """A transformer of four layers: 5.3% above the bound after four units of work, and 12.6% without these runs."""
+    graph = networks.transformer(4, width=112, heads=4, length=144, vocabulary=997)
+    budget = graph.fixed_memory + int(1.05 * (graph.min_working_set - graph.fixed_memory))
+    search = Search(graph, budget, time_limit=1000.0, work=Work(4.0))
+    auto(search)
+    assert search.best_cost <= 1.08 * search.lower_bound
+
+
 def test_searches_come_where_relaxations_can_say_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where all relaxations were solved in no time, which is when searches have to wait."""
     graph = Graph.load(PROFILED / "vgg16.json")
@@ -74,9 +83,9 @@ def test_a_bad_schedule_is_annealed_before_relaxations_that_take_their_time() ->
     graph = unordered(150)
     budget = 7 * graph.no_recompute_peak // 10
     costs = []
-    for bad in (0.1, np.inf):  # the first schedule costs 22% more than the ideal, the optimum 8 to 10%
+    for share in (TUNING.annealing.long_share, 0.0):  # the first schedule costs 22% more than the ideal, the optimum 8 to 10%
         search = Search(graph, budget, time_limit=1000.0, work=Work(0.5))
-        auto(search, tuning=replace(TUNING, gaps=replace(TUNING.gaps, bad=bad)))
+        auto(search, tuning=replace(TUNING, annealing=replace(TUNING.annealing, long_share=share)))
         costs.append(search.best_cost / graph.ideal_cost)
     assert costs[0] < 1.12 < 1.15 < costs[1]
 

@@ -1,4 +1,4 @@
-"""Annealing of what the other phases find: a polish of the best schedule, a competition of several, fresh starts."""
+"""Annealing of what the other phases find: a polish of the best schedule, a competition of several, long hot runs, fresh starts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ class AnnealingRuns:
         self._moves = self.numbers.moves
         self._most_moves = self.numbers.work / (state.graph.num_ops + 100)  # in one run
         self._begun = False
+        self._long = self.numbers.long  # units of work of the next long run
         self._winners: list[Evaluation] = []  # the best of the schedules that have been annealed
 
     def begin(self) -> None:
         """Once, from a bad schedule, before relaxations that take their time: even a short run makes much of it."""
         if not self._begun and self.state.search.best is not None:
             self._begun = True
-            self._polish(int(self.numbers.first * self._most_moves), self.numbers.mild)
+            self._anneal_long()
 
     def run(self, violating: list[Evaluation], rounds: int) -> None:
         """A polish of the best schedule; without one, a repair of what comes nearest to the budget."""
@@ -46,6 +47,7 @@ class AnnealingRuns:
         if near is not None and near.cost < search.best_cost and search.current_gap() <= wide:
             state.anneal_from(near.sequence, moves, POLISH_HEAT)
         if state.loose() or state.hard:
+            self._anneal_long()
             self._compete(moves)
         else:
             self._polish(moves)
@@ -80,6 +82,15 @@ class AnnealingRuns:
         for start in starts:
             if search.best is None or search.current_gap() > state.tuning.gaps.wide:
                 state.anneal_from(start, self.numbers.fresh * moves, HOT)
+
+    def _anneal_long(self) -> None:
+        """From the best schedule, the wider the gap the hotter: near the least memory the best ones are far from all that eviction finds."""
+        state, search, numbers = self.state, self.state.search, self.numbers
+        if not state.loose() or search.done():
+            return
+        units = min(self._long, search.limits(numbers.long_share).work.left)
+        self._long *= numbers.long_growth
+        self._polish(int(units / annealing(1, state.graph.num_ops)), min(numbers.heat * search.current_gap(), numbers.hottest))
 
     def _compete(self, moves: int) -> None:
         """Short runs from good schedules, of which the best few go on: how well a run ends shows early, and is a matter of luck.

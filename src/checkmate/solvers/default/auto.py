@@ -113,7 +113,7 @@ class _Engine:
         if soon:  # in case soon is not soon enough
             if self.rounds or search.best is None:
                 self._evict()
-            if state.wider_than(gaps.bad):
+            if state.wider_than(gaps.wide):
                 self.annealing.begin()
         else:
             self._search_schedules_in_turn(violating)

@@ -18,7 +18,6 @@ _ANY = f"{_SOLVER} --orders any"
 _LARGE = "python benchmarks/solver_scale.py"
 _RESNET = "python benchmarks/paper.py --sections overhead --networks resnet50 --methods auto"
 _BATCH = "python benchmarks/largest_batch.py --networks resnet50"
-_TRACES = "python benchmarks/paper.py --sections traces --methods auto --instances moccasin"  # graphs of MOCCASIN and FastSA
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,9 @@ class GapNumbers(Numbers):
 
     loose: float = number(0.01, "gap", "wider: better schedules are worth more time than better bounds", _SOLVER)
     far: float = number(0.03, "gap", "wider: the next relaxations will hardly close it", _SOLVER)
-    wide: float = number(0.1, "gap", "wider: the best schedule is no good start for a polish", _TIGHT)
-    bad: float = number(0.5, "gap", "wider: any annealing makes a better schedule, before all else", _TRACES)
+    wide: float = number(
+        0.1, "gap", "wider: the best schedule is no good start for a polish, and a long annealing comes before all else", _TIGHT
+    )
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,17 @@ class AnnealingNumbers(Numbers):
     moves: int = number(10_000, "moves", "of the first run", _SOLVER, 1)
     growth: int = number(3, "factor", "from run to run", _SOLVER, 1)
     work: float = number(1e8, "moves x ops", "in one run: some seconds", _LARGE)
-    first: float = number(0.3, "share of `work`", "in a run from a bad schedule: about half a second", _TRACES)
     fresh: int = number(4, "factor", "more moves for a run from a start that is far from any good schedule", _TIGHT, 1)
     runs: int = number(8, "runs", "that compete while the gap is loose: how well a run ends is a matter of luck", _TIGHT, 1)
     winners: int = number(2, "runs", "that go on", _TIGHT, 1)
     mild: float = number(1e-4, "share of the ideal cost", "the temperature at which these begin", _TIGHT, 1e-9)
+    long: float = number(1.0, "units of work", "of the first of the long runs, which come while the gap is loose", _TIGHT)
+    long_growth: float = number(2.0, "factor", "of that from one to the next", _TIGHT, 1)
+    long_share: float = number(0.15, "share of the time limit in units of work", "for each of them at most", _TIGHT, most=1.0)
+    heat: float = number(
+        0.05, "share of the gap", "the temperature, in units of the ideal cost, at which they begin", _TIGHT, 1e-9
+    )
+    hottest: float = number(0.05, "share of the ideal cost", "that temperature at most", _TIGHT, 1e-9)
     worth: float = number(0.9, "share of the gap", "they go on for as long as they bring the gap below it", _TIGHT, most=1.0)
 
 
