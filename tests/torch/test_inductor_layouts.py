@@ -15,7 +15,19 @@ from checkmate.torch.inductor.internals import lower
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 
-CHANNELS_LAST = (1024, 1, 128, 16)
+MAPS, FILTERS = (4, 16, 8, 8), (16, 16, 3, 3)
+CONTIGUOUS, CHANNELS_LAST = (1024, 64, 8, 1), (1024, 1, 128, 16)
+
+
+def strides_of(
+    function: Callable[..., object], *shapes: tuple[int, ...], visible: int = 0, backward: bool = False
+) -> list[tuple[int, ...] | None]:
+    """Of what the program for a function returns."""
+    with FakeTensorMode() as mode:
+        inputs = [torch.empty(shape) for shape in shapes]
+        module = make_fx(function, tracing_mode="real")(*inputs)
+    with mode:
+        return lower(module, inputs, visible, backward=backward).output_strides
 
 
 def after_a_convolution(
@@ -27,11 +39,7 @@ def after_a_convolution(
         tensor = saved(F.conv2d(x, weight, padding=1))
         return seen(tensor), tensor
 
-    with FakeTensorMode() as mode:
-        inputs = [torch.empty(4, 16, 8, 8), torch.empty(16, 16, 3, 3)]
-        module = make_fx(forward, tracing_mode="real")(*inputs)
-    with mode:
-        return lower(module, inputs, visible=1).output_strides
+    return strides_of(forward, MAPS, FILTERS, visible=1)
 
 
 def test_what_follows_a_convolution_is_saved_as_it_was_written() -> None:
@@ -44,4 +52,25 @@ def test_what_is_rearranged_has_its_own_layout() -> None:
 
 
 def test_what_the_caller_sees_is_no_copy() -> None:
-    assert after_a_convolution(torch.relu, lambda y: y.view(4, 1024)) == [(1024, 1), (1024, 64, 8, 1)]
+    assert after_a_convolution(torch.relu, lambda y: y.view(4, 1024)) == [(1024, 1), CONTIGUOUS]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_gradients_do_not_follow_a_convolution_that_is_computed_again(again: bool) -> None:
+    """Plain Inductor has none in a backward pass; sums over what is in another layout would be rounded differently."""
+
+    def backward(x: Tensor, weight: Tensor, saved: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:
+        gradient = tangents * (F.conv2d(x, weight, padding=1) if again else saved).cos()
+        return gradient.sum((2, 3)), gradient
+
+    assert strides_of(backward, MAPS, FILTERS, MAPS, MAPS, backward=True) == [(16, 1), CONTIGUOUS]
+
+
+def test_gradients_follow_convolutions_of_their_own() -> None:
+    """Those of a gradient penalty."""
+
+    def backward(weight: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:
+        gradient = tangents.cos()
+        return F.conv2d(gradient, weight, padding=1), gradient
+
+    assert strides_of(backward, FILTERS, MAPS, backward=True) == [CHANNELS_LAST, CHANNELS_LAST]

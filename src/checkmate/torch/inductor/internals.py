@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..internals import Boxed, compiling, mark_boxed
-from ..nodes import COMPUTATION, GROUP, Computation, look_at_what_they_read, tensors_of
+from ..nodes import COMPUTATION, GROUP, Computation, depends_on_tangents, look_at_what_they_read, tensors_of
 from ..sizes import storage_key
 
 
@@ -179,9 +179,9 @@ def lower(
         number for number, node in enumerate(output.args[0][:visible]) if isinstance(node, fx.Node)
     ]
     mode = detect_fake_mode([x for x in inputs if isinstance(x, torch.Tensor)]) or sized_mode()
-    # The code of a graph does not say how many outputs are visible, nor which layouts the others have.
+    # The code of a graph does not say how many outputs are visible, nor which layouts the others have; see `_following_convolutions`.
     compiler: Any = torch.compiler.config
-    tag = f"{compiler.cache_key_tag} {visible} following"
+    tag = f"{compiler.cache_key_tag} {visible} following, gradients not"
     if apart is not None:  # nor which groups there are
         groups = str(([_group(node) for node in module.graph.nodes], sorted(apart)))
         tag += hashlib.sha256(groups.encode()).hexdigest()
@@ -253,22 +253,29 @@ def _group(node: fx.Node) -> Computation | None:
 
 @contextmanager
 def _following_convolutions() -> Iterator[None]:
-    """What is saved is in the layout of the convolution that it is computed from, element by element.
+    """Which results are in the layout that convolutions read: as in plain Inductor, whatever is computed again.
 
-    Inductor lets nothing after the last convolution follow it, for the sake of vision transformers, and transposes what is saved there:
-    that takes time, and sums over it are rounded differently from those over what is not saved.
+    What is saved is in the layout of the convolution that it is computed from, element by element. Inductor lets nothing after the last
+    convolution follow it, for the sake of vision transformers, and transposes what is saved there: that takes time, and sums over it
+    are rounded differently from those over what is not saved.
+
+    What is computed from gradients follows no convolution that a backward pass computes again: in plain Inductor none is there, and sums
+    over what follows it are rounded differently.
     """
     from torch._inductor.graph import GraphLowering
 
-    as_ever = GraphLowering.find_nodes_prefer_channels_last
+    as_ever: Any = GraphLowering.find_nodes_prefer_channels_last
 
     def found(graph: Any) -> Any:
-        following = as_ever(graph)
+        late = depends_on_tangents(graph.module)
+        alone = SimpleNamespace(nodes=[node for node in graph.module.graph.nodes if node in late])
+        # A gradient may have convolutions of its own: those of a gradient penalty.
+        following = set(as_ever(graph)) - late | set(as_ever(SimpleNamespace(module=SimpleNamespace(graph=alone))))
         reached = set(following)
         for node in graph.module.graph.nodes:
             element_by_element = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
             sources = [source for source in node.all_input_nodes if source in reached]
-            if element_by_element and _shape(node) in map(_shape, sources):
+            if element_by_element and node not in late and _shape(node) in map(_shape, sources):
                 reached.add(node)
                 # A view of it, such as the input of a linear layer, may need the other layout, and would be a copy.
                 storages = set(map(storage_key, tensors_of(node)))
