@@ -149,12 +149,13 @@ def test_waiting_for_a_processor_is_seen_where_the_system_tells() -> None:
     if before is None:
         pytest.skip("this system does not say")
     allowed = os.sched_getaffinity(0)
-    work = "import time\nended = time.monotonic() + 0.5\nwhile time.monotonic() < ended: pass"
+    begun_and_endless = "print('begun', flush=True)\nwhile True: pass"
     script = (
-        f"import os, subprocess, sys\nos.sched_setaffinity(0, {{{min(allowed)}}})\n"
-        f"other = subprocess.Popen([sys.executable, '-c', {work!r}])\n"
-        f"from checkmate.planning.op_costs import seconds_waited\nbefore = seconds_waited()\n{work}\n"
-        "print(seconds_waited() - before)\nother.wait()"
+        f"import os, subprocess, sys, time\nfrom checkmate.planning.op_costs import seconds_waited\n"
+        f"os.sched_setaffinity(0, {{{min(allowed)}}})\n"
+        f"other = subprocess.Popen([sys.executable, '-c', {begun_and_endless!r}], stdout=subprocess.PIPE)\nother.stdout.readline()\n"
+        "before = seconds_waited()\nended = time.monotonic() + 0.5\nwhile time.monotonic() < ended: pass\n"
+        "print(seconds_waited() - before)\nother.kill()\nother.communicate()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert float(done.stdout) > 0.01
