@@ -151,7 +151,7 @@ def test_waiting_for_a_processor_is_seen_where_the_system_tells() -> None:
     allowed = os.sched_getaffinity(0)
     begun_and_endless = "print('begun', flush=True)\nwhile True: pass"
     script = (
-        f"import os, subprocess, sys, time\nfrom checkmate.planning.op_costs import seconds_waited\n"
+        "import os, subprocess, sys, time\nfrom checkmate.planning.op_costs import seconds_waited\n"
         f"os.sched_setaffinity(0, {{{min(allowed)}}})\n"
         f"other = subprocess.Popen([sys.executable, '-c', {begun_and_endless!r}], stdout=subprocess.PIPE)\nother.stdout.readline()\n"
         "before = seconds_waited()\nended = time.monotonic() + 0.5\nwhile time.monotonic() < ended: pass\n"

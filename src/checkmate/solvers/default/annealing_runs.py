@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ..heuristics.annealing import HOT, POLISH_HEAT
-from ..interface.work_limits import annealing
+from ..interface.work_limits import annealing, annealing_moves
 from ..representation.decoding import Evaluation, evaluate
 from .common_state import SIDE_BY_SIDE, State
 from .eviction_and_climb import EvictionAndClimb
@@ -27,7 +27,7 @@ class AnnealingRuns:
         self._winners: list[Evaluation] = []  # the best of the schedules that have been annealed
 
     def begin(self) -> None:
-        """Once, from a bad schedule, before relaxations that take their time: even a short run makes much of it."""
+        """Once, from a bad schedule, before relaxations that take their time: any annealing makes much of it."""
         if not self._begun and self.state.search.best is not None:
             self._begun = True
             self._anneal_long()
@@ -86,11 +86,11 @@ class AnnealingRuns:
     def _anneal_long(self) -> None:
         """From the best schedule, the wider the gap the hotter: near the least memory the best ones are far from all that eviction finds."""
         state, search, numbers = self.state, self.state.search, self.numbers
-        if not state.loose() or search.done():
+        if not state.loose():
             return
         units = min(self._long, search.limits(numbers.long_share).work.left)
         self._long *= numbers.long_growth
-        self._polish(int(units / annealing(1, state.graph.num_ops)), min(numbers.heat * search.current_gap(), numbers.hottest))
+        self._polish(int(annealing_moves(units, state.graph.num_ops)), min(numbers.heat * search.current_gap(), numbers.hottest))
 
     def _compete(self, moves: int) -> None:
         """Short runs from good schedules, of which the best few go on: how well a run ends shows early, and is a matter of luck.

@@ -99,6 +99,7 @@ class AnnealingNumbers(Numbers):
     runs: int = number(8, "runs", "that compete while the gap is loose: how well a run ends is a matter of luck", _TIGHT, 1)
     winners: int = number(2, "runs", "that go on", _TIGHT, 1)
     mild: float = number(1e-4, "share of the ideal cost", "the temperature at which these begin", _TIGHT, 1e-9)
+    worth: float = number(0.9, "share of the gap", "they go on for as long as they bring the gap below it", _TIGHT, most=1.0)
     long: float = number(1.0, "units of work", "of the first of the long runs, which come while the gap is loose", _TIGHT)
     long_growth: float = number(2.0, "factor", "of that from one to the next", _TIGHT, 1)
     long_share: float = number(0.15, "share of the time limit in units of work", "for each of them at most", _TIGHT, most=1.0)
@@ -106,7 +107,6 @@ class AnnealingNumbers(Numbers):
         0.05, "share of the gap", "the temperature, in units of the ideal cost, at which they begin", _TIGHT, 1e-9
     )
     hottest: float = number(0.05, "share of the ideal cost", "that temperature at most", _TIGHT, 1e-9)
-    worth: float = number(0.9, "share of the gap", "they go on for as long as they bring the gap below it", _TIGHT, most=1.0)
 
 
 @dataclass(frozen=True)

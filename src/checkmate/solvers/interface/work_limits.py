@@ -103,6 +103,11 @@ def annealing(moves: float, ops: int) -> float:
     return moves * (ops + _MORE_OPS) / _MOVES
 
 
+def annealing_moves(units: float, ops: int) -> float:
+    """In so much annealing."""
+    return units / annealing(1, ops)
+
+
 def eviction(ops: int) -> float:
     """Of a pass of greedy eviction."""
     return ops / _EVICTION
