@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import warnings
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
 
 import torch
 
@@ -12,11 +14,14 @@ import torch
 _NAMES = ("debug", "info", "warn", "error", "exception", "critical", "fatal", "log")
 
 
-def without_logging() -> AbstractContextManager[None]:
+@contextmanager
+def without_logging() -> Iterator[None]:
     """Leave it out: nothing is run."""
     config = torch._dynamo.config
-    # Before 2.13 the setting was of methods alone.
-    name = "ignore_logging_functions" if hasattr(config, "ignore_logging_functions") else "ignore_logger_methods"
     methods = [method for called, method in vars(logging.Logger).items() if called.startswith(_NAMES)]
-    patched: AbstractContextManager[None] = config.patch({name: {*getattr(config, name), *methods, print, warnings.warn}})
-    return patched
+    ignored = {*config.ignore_logging_functions, *methods, print, warnings.warn}
+    with ExitStack() as stack:
+        stack.enter_context(config.patch(ignore_logging_functions=ignored))
+        if torch.__version__ < "2.13":  # it would note its settings, cannot put functions in order, and log an error
+            stack.enter_context(patch.object(torch._dynamo.utils, "_get_dynamo_config_for_logging", lambda: None))
+        yield
