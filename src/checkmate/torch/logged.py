@@ -22,6 +22,6 @@ def without_logging() -> Iterator[None]:
     ignored = {*config.ignore_logging_functions, *methods, print, warnings.warn}
     with ExitStack() as stack:
         stack.enter_context(config.patch(ignore_logging_functions=ignored))
-        if torch.__version__ < "2.13":  # it would note its settings, cannot put functions in order, and log an error
+        if torch.__version__ < "2.12":  # it would note its settings, cannot put functions in order, and log an error
             stack.enter_context(patch.object(torch._dynamo.utils, "_get_dynamo_config_for_logging", lambda: None))
         yield
