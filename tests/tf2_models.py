@@ -204,7 +204,8 @@ def tensors(nest: Any) -> Any:
 def train_plain(case: Case, steps: int = 5) -> tuple[list[Any], list[float], int]:
     """Variables (of the model and the optimizer), losses, and the bytes that a step added at its peak.
 
-    These are the fewest of all steps: by chance kernels run at the same time, of which each has its workspace.
+    These are the fewest of all steps: in some, kernels happen to run at the same time, and those for half precision ask for 30 MB each,
+    however small the batch is.
     """
     model, optimizer = case.make(), case.optimizer()
     x, y = tensors(case.x), tensors(case.y)

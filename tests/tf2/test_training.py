@@ -82,10 +82,7 @@ def test_mixed_precision(policy: str) -> None:
         case.optimizer = lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**40)
     plain, expected, added = train_plain(case)
     graph = graph_of(case)
-    # A kernel of TensorFlow for float16 asks for 30 MB, however small the batch is: what is modelled is what plain training takes, or
-    # half of it where two of them happen to run at a time.
-    modelled = graph.no_recompute_peak - graph.fixed_memory
-    assert 0.9 * added < modelled < 1.1 * added or (policy == "mixed_float16" and 0.9 * added < 2 * modelled < 1.1 * added)
+    assert 0.9 * added < graph.no_recompute_peak - graph.fixed_memory < 1.1 * added
     variables, values, plan = train(case, (graph.min_working_set + graph.no_recompute_peak) // 2)
     assert plan.schedule.num_recomputations > 0
     assert identical(variables, plain)
