@@ -28,6 +28,14 @@ class TwoTasks(nn.Module):
         return self.first(hidden), self.second(hidden)
 
 
+class WithStatistics(TwoTasks):
+    """The graph writes into its inputs, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body.append(nn.BatchNorm1d(64))
+
+
 class InTwoGraphs(TwoTasks):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         first, second = super().forward(x)
@@ -54,14 +62,14 @@ def trained(model: nn.Module, call: Callable[..., Any], sizes: tuple[int, ...]) 
         loss.backward()
         found.append((loss.item(), [name for name, p in model.named_parameters() if p.grad is None]))
         optimizer.step()
-    return [*found, *(p.detach().clone() for p in model.parameters())]
+    return [*found, *(value.detach().clone() for value in model.state_dict().values())]
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.parametrize(
     ("kind", "sizes"),
-    [(TwoTasks, (512,) * 6), (TwoTasks, (512, 384, 256, 512, 128, 384)), (InTwoGraphs, (512,) * 6)],
-    ids=["one size", "several sizes", "two graphs"],
+    [(TwoTasks, (512,) * 6), (TwoTasks, (512, 384, 256, 512, 128, 384)), (WithStatistics, (512,) * 6), (InTwoGraphs, (512,) * 6)],
+    ids=["one size", "several sizes", "batch norm", "two graphs"],
 )
 def test_a_head_that_is_not_used_stays_as_it_is(kind: type[TwoTasks], sizes: tuple[int, ...]) -> None:
     plain = made(kind)

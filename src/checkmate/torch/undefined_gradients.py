@@ -16,7 +16,7 @@ from torch import fx
 
 from .internals import is_of_a_graph
 from .nodes import reached_from
-from .outputs import flat_outputs
+from .outputs import outputs_of
 from .sizes import Concrete, Number
 
 #: Inputs of a forward pass by their places; its backward pass keeps none of them alive.
@@ -54,7 +54,7 @@ def without_undefined(
     if _in_several_processes():
         return gradients  # DistributedDataParallel and the like wait for that of every parameter that the graph reads
     needed = reached_from(defined)
-    unneeded = [isinstance(node, fx.Node) and node not in needed for node in flat_outputs(module)[num_outputs:]]
+    unneeded = [isinstance(node, fx.Node) and node not in needed for node in outputs_of(module, num_outputs).gradients]
     left_out = {i for i, reference in inputs.items() if unneeded[i] and not _is_watched(reference())}
     return [None if i in left_out else gradient for i, gradient in enumerate(gradients)]
 
