@@ -36,6 +36,14 @@ class WithStatistics(TwoTasks):
         self.body.append(nn.BatchNorm1d(64))
 
 
+class WithViews(TwoTasks):
+    """The first output is a view of the third: PyTorch makes it outside of the graph."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        first, second = super().forward(x)
+        return first[:, 1:], second, first
+
+
 class InTwoGraphs(TwoTasks):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         first, second = super().forward(x)
@@ -68,8 +76,14 @@ def trained(model: nn.Module, call: Callable[..., Any], sizes: tuple[int, ...]) 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.parametrize(
     ("kind", "sizes"),
-    [(TwoTasks, (512,) * 6), (TwoTasks, (512, 384, 256, 512, 128, 384)), (WithStatistics, (512,) * 6), (InTwoGraphs, (512,) * 6)],
-    ids=["one size", "several sizes", "batch norm", "two graphs"],
+    [
+        (TwoTasks, (512,) * 6),
+        (TwoTasks, (512, 384, 256, 512, 128, 384)),
+        (WithStatistics, (512,) * 6),
+        (WithViews, (512,) * 6),
+        (InTwoGraphs, (512,) * 6),
+    ],
+    ids=["one size", "several sizes", "batch norm", "views", "two graphs"],
 )
 def test_a_head_that_is_not_used_stays_as_it_is(kind: type[TwoTasks], sizes: tuple[int, ...]) -> None:
     plain = made(kind)

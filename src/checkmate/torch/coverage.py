@@ -16,7 +16,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..errors import BudgetWarning
-from .internals import graph_breaks, is_of_a_graph, planned_runs
+from .autograd_nodes import is_of_a_graph
+from .internals import graph_breaks, planned_runs
 from .measure import storages_of
 
 #: Autograd nodes that hold no activations: parameters, planned graphs, and views of what those return.

@@ -44,6 +44,7 @@ from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils.checkpoint import _checkpoint_hook
 
+from .autograd_nodes import graph_behind
 from .bindings import BINDINGS
 from .living import instances
 from .logged import without_logging
@@ -113,21 +114,15 @@ def trace_and_compile(
 
     def call(*arguments: Any) -> Any:
         results = compiled(*arguments)
-        given = set(map(id, arguments))
-        tensors = [x for x in tree_leaves(results) if isinstance(x, torch.Tensor) and id(x) not in given]
-        node: Any = next((x.grad_fn for x in tensors if x.grad_fn is not None), None)
+        tensors = [x for x in tree_leaves(results) if isinstance(x, torch.Tensor)]
+        node = graph_behind(tensors, arguments)
         if node is not None:
             refuse_second_derivative(node)
-            if is_of_a_graph(node) and not any(map(is_wrapper, tensors)):
+            if not any(map(is_wrapper, tensors)):
                 node.materialize_grads = False  # for outputs without a gradient the backward pass gets None
         return results
 
     return call
-
-
-def is_of_a_graph(node: Any) -> bool:
-    """A node of autograd stands for the backward pass of a graph that AOT autograd has traced."""
-    return type(node).__name__.startswith("CompiledFunction")
 
 
 class _Runs(threading.local):

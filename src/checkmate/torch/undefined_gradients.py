@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from .internals import is_of_a_graph
+from .autograd_nodes import is_of_a_graph
 from .nodes import reached_from
 from .outputs import outputs_of
 from .sizes import Concrete, Number
