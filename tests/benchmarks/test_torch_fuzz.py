@@ -1,0 +1,84 @@
+"""What the fuzzer of the PyTorch front end calls a failure."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a benchmark by name, as Python does for a script in its folder."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+def program(load: Any) -> Any:
+    """A head that is not used, batch norm, dropout, a write in place."""
+    programs = load("torch_fuzz_programs")
+    made = programs.generate(0)
+    made.script = programs.Script(
+        shape=(16,), batch=64, sizes=False, micro=2, budget="80%", wait=True, optimizer="AdamW", to_none=True, input_grad=False,
+        twice=False, evaluates=True, freezes=False,
+    )  # fmt: skip
+    made.init = [
+        "self.a = nn.Linear(16, 32)",
+        "self.b = nn.BatchNorm1d(32)",
+        "self.c = nn.Linear(32, 8)",
+        "self.d = nn.Linear(32, 8)",
+    ]
+    made.body = ["v = self.b(self.a(x))", "v.mul_(0.7)", "w = self.c(F.dropout(v, 0.3, self.training))", "u = self.d(v)"]
+    made.outputs, made.loss, made.inside, made.as_dict = ["w", "u"], ["w"], False, False
+    return made
+
+
+def test_programs_follow_from_their_seed(load: Any) -> None:
+    programs = load("torch_fuzz_programs")
+    sources = [programs.generate(seed).source() for seed in (3, 4, 3)]
+    assert sources[0] == sources[2] != sources[1]
+
+
+def test_a_program_that_trains_alike(load: Any) -> None:
+    kind, detail = load("torch_fuzz").judge(program(load))
+    assert kind == "same", detail
+    assert detail.startswith("1 plans")
+
+
+@pytest.mark.parametrize("broken", ["number", "gradient", "error"])
+def test_failures_are_seen(load: Any, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fuzz = load("torch_fuzz")
+    monkeypatch.setattr(fuzz.checkmate.torch, "plans", lambda model: [])
+
+    def compile(model: Any, **options: Any) -> Any:
+        if broken == "gradient":
+            model.c.weight.register_hook(lambda gradient: gradient + 1e-7)
+
+        def call(*inputs: torch.Tensor) -> Any:
+            if broken == "error":
+                raise IndexError("no")
+            first, second = model(*inputs)
+            return first, second + (1e-3 if broken == "number" else 0)
+
+        return call
+
+    kind, detail = fuzz.judge(program(load), compile)
+    expected = {
+        "number": ("differs", "output 1 in step 0"),
+        "gradient": ("differs", "gradient of c.weight"),
+        "error": ("fails", "Index"),
+    }
+    assert kind == expected[broken][0]
+    assert detail.startswith(expected[broken][1])
+
+
+def test_a_peak_that_is_not_told(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fuzz = load("torch_fuzz")
+    plan = type("Plan", (), {"measured_peak": 11, "budget": 10})
+    monkeypatch.setattr(fuzz.checkmate.torch, "plans", lambda model: [plan])
+    assert fuzz.judge(program(load), lambda model, **options: model) == ("above the budget", "11 bytes of 10")
