@@ -89,8 +89,8 @@ def noisy_with_a_loop(x: Any) -> Any:
 
 
 def planned(function: Callable[[Any], Any]) -> PlannedStep:
-    """With batches of several sizes."""
-    options = Options.read({"budget": "150%", "time_limit": 2.0, "cost_model": "flops"})
+    """With batches of several sizes, and memory for all: draws do not depend on each other, and some may run at the same time by chance."""
+    options = Options.read({"budget": "300%", "time_limit": 2.0, "cost_model": "flops"})
     return PlannedStep(function, options, traced_as=[tf.TensorSpec((None, 300))])
 
 
