@@ -45,7 +45,7 @@ FINE = ("same", "as aot_eager", "not trained")
 #: Given a module and a budget it returns what is called.
 Compile = Callable[..., Any]
 #: What training came to: names and values.
-Found = list[tuple[str, Any]]
+Found = list[tuple[str, torch.Tensor | None]]
 
 
 def made(program: Program) -> Any:
@@ -83,7 +83,7 @@ def train(program: Program, model: Any, call: Callable[..., Any]) -> Found:
             with torch.no_grad():
                 found += [("evaluated", _copy(x)) for x in _flat(call(*script.inputs(99, size)))]
             model.train()
-        found.append(("step", step))
+        found.append(("step", None))
     found += [(name, _copy(value)) for name, value in model.state_dict().items()]
     return [*found, ("next random number", torch.rand(1))]
 
@@ -107,9 +107,9 @@ def _copy(value: torch.Tensor | None) -> torch.Tensor | None:
     return None if value is None else value.detach().clone()
 
 
-def _same(one: Any, other: Any) -> bool:
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return one is other or (not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor) and one == other)
+def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
     return one.shape == other.shape and one.dtype == other.dtype and torch.allclose(one, other, 0.0, 0.0, equal_nan=True)
 
 
@@ -145,7 +145,7 @@ def _aot_eager(program: Program) -> Found | None:
     model = made(program)
     try:
         return train(program, model, torch.compile(model, backend="aot_eager"))
-    except Exception:  # noqa: BLE001 whatever goes wrong in PyTorch
+    except Exception:  # noqa: BLE001 - whatever goes wrong in PyTorch
         return None
 
 
@@ -175,7 +175,7 @@ def judge(program: Program, compile: Compile = checkmate.torch.compile) -> tuple
         return "not trained", "nothing to train, eager training fails, or it differs from run to run"
     try:
         found, model, told = _ours(program, compile)
-    except Exception as error:  # noqa: BLE001 that is what is looked for
+    except Exception as error:  # noqa: BLE001 - that is what is looked for
         refused = isinstance(error, InfeasibleBudget) or _aot_eager(program) is None
         return "not trained" if refused else "fails", f"{type(error).__name__}: {error}"
     if differs := difference(expected, found):

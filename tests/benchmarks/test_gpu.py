@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -13,13 +12,6 @@ from typing import Any
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a benchmark by name, as Python does for a script in its folder."""
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    return importlib.import_module
 
 
 def test_all_of_it_on_the_cpu(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import subprocess
@@ -18,13 +17,6 @@ from checkmate import CheckmateError
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPT = FOLDER / "paper.py"
 TINY = ["--quick", "--networks", "vgg16", "--methods", "auto", "chen-sqrt", "chen-greedy", "keep-all-forward"]
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a benchmark by name, as Python does for a script in its folder."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module
 
 
 def run(folder: Path, *arguments: str, code: int = 0) -> str:

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a benchmark by name, as Python does for a script in its folder."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module
-
 
 def program(load: Any) -> Any:
     """A head that is not used, batch norm, dropout, a write in place."""
     programs = load("torch_fuzz_programs")
-    made = programs.generate(0)
-    made.script = programs.Script(
+    script = programs.Script(
         shape=(16,), batch=64, sizes=False, micro=2, budget="80%", wait=True, optimizer="AdamW", to_none=True, input_grad=False,
         twice=False, evaluates=True, freezes=False,
     )  # fmt: skip
-    made.init = [
-        "self.a = nn.Linear(16, 32)",
-        "self.b = nn.BatchNorm1d(32)",
-        "self.c = nn.Linear(32, 8)",
-        "self.d = nn.Linear(32, 8)",
-    ]
-    made.body = ["v = self.b(self.a(x))", "v.mul_(0.7)", "w = self.c(F.dropout(v, 0.3, self.training))", "u = self.d(v)"]
-    made.outputs, made.loss, made.inside, made.as_dict = ["w", "u"], ["w"], False, False
-    return made
+    made = ["nn.Linear(16, 32)", "nn.BatchNorm1d(32)", "nn.Linear(32, 8)", "nn.Linear(32, 8)"]
+    return programs.Program(
+        seed=0,
+        script=script,
+        init=[f"self.{name} = {module}" for name, module in zip("abcd", made, strict=True)],
+        body=["v = self.b(self.a(x))", "v.mul_(0.7)", "w = self.c(F.dropout(v, 0.3, self.training))", "u = self.d(v)"],
+        outputs=["w", "u"],
+        loss=["w"],
+    )
 
 
 def test_programs_follow_from_their_seed(load: Any) -> None:

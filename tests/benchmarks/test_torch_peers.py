@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
 #: What `torch.utils.checkpoint` over pairs of blocks peaks at, as measured: 136.4 MiB.
 PAIRS = int(136.4 * 2**20)
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a benchmark by name, as Python does for a script in its folder."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module
 
 
 def row(way: str, peer: tuple[int, float] | None, ours: tuple[int, float], budget: int) -> dict[str, Any]:

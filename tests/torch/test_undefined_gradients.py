@@ -23,7 +23,7 @@ class TwoTasks(nn.Module):
         self.first = nn.Linear(64, 3)
         self.second = nn.Linear(64, 5)
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         hidden = self.body(x)
         return self.first(hidden), self.second(hidden)
 
@@ -39,7 +39,7 @@ class WithStatistics(TwoTasks):
 class WithViews(TwoTasks):
     """The first output is a view of the third: PyTorch makes it outside of the graph."""
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         first, second = super().forward(x)
         return first[:, 1:], second, first
 

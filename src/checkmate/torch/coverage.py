@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..errors import BudgetWarning
-from .autograd_nodes import is_of_a_graph
+from .autograd_nodes import is_of_a_graph, nodes_behind
 from .internals import graph_breaks, planned_runs
 from .measure import storages_of
 
@@ -235,34 +235,18 @@ def _outside(tensor: torch.Tensor, border: str | None = None) -> set[str]:
     def is_last(node: Any) -> bool:
         return border is not None and type(node).__name__.startswith(border)
 
-    return {name for node in _behind([tensor], is_last) if not (name := type(node).__name__).startswith(_FREE)}
-
-
-def _behind(roots: Sequence[Any], is_last: Callable[[Any], bool] = lambda node: False) -> Iterator[Any]:
-    """The autograd nodes behind these tensors, or edges of the graph, each once.
-
-    Args:
-        is_last: what is behind such a node is left out.
-    """
-    stack, seen = [root.grad_fn if isinstance(root, torch.Tensor) else getattr(root, "node", None) for root in roots], set()
-    while stack:
-        node = stack.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            if not is_last(node):
-                stack.extend(following for following, _ in node.next_functions)
+    return {name for node in nodes_behind([tensor], is_last) if not (name := type(node).__name__).startswith(_FREE)}
 
 
 def nodes_outside(roots: Sequence[Any]) -> tuple[str, ...]:
     """Names of the autograd nodes behind these tensors, down to those of planned graphs: what a loss outside of the graphs consists of."""
-    return tuple(node.name() for node in _behind(roots, is_of_a_graph) if not is_of_a_graph(node))
+    return tuple(node.name() for node in nodes_behind(roots, is_of_a_graph) if not is_of_a_graph(node))
 
 
 def leaves_behind(roots: Sequence[Any]) -> list[torch.Tensor] | None:
     """The tensors that gradients of these are left in; None if a planned graph lies between."""
     leaves = []
-    for node in _behind(roots):
+    for node in nodes_behind(roots):
         if is_of_a_graph(node):
             return None
         if isinstance(leaf := getattr(node, "variable", None), torch.Tensor):
@@ -283,7 +267,7 @@ def saved_outside(
     Returns:
         Those of nodes made before the last planned graph ran, and the others.
     """
-    nodes = set(_behind(roots))
+    nodes = set(nodes_behind(roots))
     planned = {node for node in nodes if is_of_a_graph(node)}
     last = max((node._sequence_nr() for node in planned), default=-1)
     early: dict[int, torch.UntypedStorage] = {}
