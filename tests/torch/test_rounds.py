@@ -386,9 +386,10 @@ def test_what_training_holds_may_grow_from_step_to_step_until_there_is_no_room(m
             with checkmate.torch.measure() as seen:
                 kept.append(step())
             assert own + before + seen.peak - seen.base <= budget
-    assert 4 <= len(checkmate.torch.plans(model)) <= 8
+    assert len(checkmate.torch.plans(model)) >= 4
     with pytest.warns(BudgetWarning, match="no plan was found that takes less"):
         kept.extend(step() for _ in range(200))
+    assert len(checkmate.torch.plans(model)) <= 8  # each leaves more room than the one before
 
 
 def made_plans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

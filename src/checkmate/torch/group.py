@@ -327,7 +327,7 @@ class Group:
             self._scripts.begin(round, captured, self.planner.gradients, self._returned)
         elif round.plan is not None and not round.plan.follows(round):
             round.plan = None
-            self._let_go(round.runs[0], round)
+            self._let_go(round.runs[0])
         if round.plan is not None:
             return round.plan.halves_of(run)
         if self._impossible is not None and not self.trained:
@@ -343,7 +343,7 @@ class Group:
         has_room = plan.covers(plan.plan.outside + bytes_of(captured))
         return has_room and next(sharded_groups(), None) is None and can_run_again(captured)
 
-    def _let_go(self, run: Run, round: Round[StepPlan]) -> None:
+    def _let_go(self, run: Run) -> None:
         """What the first run of a round has saved, as if it were all, would leave others no room: it is computed again."""
         called = run.let_go()
         if called is not None:
@@ -461,7 +461,7 @@ class Group:
         # Where PyTorch makes a graph for each size, another one may have the same ops.
         alike = [plan for plan in self.plans if plan.order != order and len(plan.order) == len(order)]
         made = self.planner.make(
-            passes, events, others, self._scripts.of(order), outside, old, grown, self._twice.get(order), alike
+            passes, events, others, self._scripts.of(order), outside, old, grown, self._twice.get(order), alike, room
         )
         made.last_used = self._rounds
         if old in self.plans:
