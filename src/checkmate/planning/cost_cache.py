@@ -62,14 +62,14 @@ class CostCache:
         )
 
 
-def open_cost_cache(environment: Mapping[str, Any], width: int = 2) -> CostCache:
-    """The cache for an environment; the file is read once in a process."""
-    return _opened(cache_directory(), json.dumps(dict(environment), sort_keys=True, default=str), width)
+def open_cost_cache(environment: Mapping[str, Any]) -> CostCache:
+    """The cache for an environment, in rows of two numbers; the file is read once in a process."""
+    return _opened(cache_directory(), json.dumps(dict(environment), sort_keys=True, default=str))
 
 
 @lru_cache(maxsize=16)
-def _opened(directory: Path | None, environment: str, width: int) -> CostCache:
-    return CostCache(json.loads(environment), width)
+def _opened(directory: Path | None, environment: str) -> CostCache:
+    return CostCache(json.loads(environment), 2)
 
 
 def close_cost_caches() -> None:

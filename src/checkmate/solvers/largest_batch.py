@@ -125,7 +125,7 @@ class _Bisection:
 
     Args:
         at: the graph of a batch, and its budget. holds: the batch that a schedule found for one holds.
-        upper: the largest batch that is not proven not to fit, by `source`.
+        upper: the largest batch of which one op alone does not prove that it does not fit.
     """
 
     def __init__(
@@ -134,10 +134,9 @@ class _Bisection:
         holds: Callable[[int, Schedule], int],
         upper: int,
         request: _Request,
-        source: str = "what one op needs while it runs",
     ):
         self.at, self.holds, self.request = at, holds, request
-        self.upper, self.source = upper, source
+        self.upper, self.source = upper, "what one op needs while it runs"
         self.batch, self.interrupted = 0, False
         self.best: Schedule | None = None
 

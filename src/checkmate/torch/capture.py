@@ -172,7 +172,6 @@ def read_joint_graph(
     *,
     between_workspace: int | None = None,
     name: str = "graph",
-    bindings: Bindings | None = None,
     block: int | None = None,
     inner: Inductor | None = None,
     names: Names | None = None,
@@ -184,7 +183,7 @@ def read_joint_graph(
         num_forward_outputs: how many of its outputs are the forward's. profile: cost and workspace of ops; asked for other sizes, too.
         between_workspace: bytes that the user's script needs between the passes, beyond outputs and their gradients; None:
             an estimate, twice the bytes of the outputs with a gradient (what a cross entropy, or the forward pass of `F.mse_loss`, takes).
-        name: of the graph. bindings: what its symbols are; by default what they were when it was traced.
+        name: of the graph.
         block: bytes in multiples of which memory is taken; None: as the device of the graph does.
         inner: what will compile the passes. names: of the modules of the user's model, for the layers of the ops.
 
@@ -204,7 +203,7 @@ def read_joint_graph(
     reader = read()
     while reader.improve():
         reader = read()
-    return reader.captured(reader.sizes.hints if bindings is None else bindings)
+    return reader.captured(reader.sizes.hints)
 
 
 class _JointReader:
