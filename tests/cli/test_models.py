@@ -112,6 +112,7 @@ FAILURES = {
     "batch needed": ("FILE:huge", 2, "has to be told the batch size: give --batch"),
     "ends the program": ("FILE:ends", 2, "ended the program"),
     "nothing to train": ("FILE:frozen", 1, "nothing in this model has a gradient"),
+    "several graphs": ("FILE:branches", 1, r"cannot make one graph of this model.*user_models.py, line \d+"),
     "something of the library": ("os:getcwd", 2, "returned a str"),
 }
 

@@ -75,6 +75,16 @@ def frozen() -> tuple[Any, Any]:
     return nn.Linear(3, 4).requires_grad_(False), torch.randn(2, 3)
 
 
+class Branches(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return y if y.sum() > 0 else -y
+
+
+def branches() -> tuple[Any, Any]:
+    return Branches(3, 4), torch.randn(2, 3)
+
+
 def returns_a_model() -> Any:
     return nn.Linear(3, 4)
 

@@ -314,3 +314,46 @@ def test_what_a_model_logs_is_no_obstacle_and_not_logged(
     assert not capsys.readouterr().out
     assert "a shape" not in caplog.text
     assert all(record.levelno < logging.ERROR for record in caplog.records)  # of PyTorch itself
+
+
+def branches(x: Tensor) -> Tensor:
+    return x * 2 if x.sum() > 0 else x
+
+
+def breaks(x: Tensor) -> Tensor:
+    torch._dynamo.graph_break()
+    return x.sin()
+
+
+def selects(x: Tensor) -> Tensor:
+    return x[x > 0]
+
+
+def fails(x: Tensor) -> Tensor:
+    raise LookupError("no such thing")
+
+
+class Does(nn.Module):
+    def __init__(self, what: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.linear, self.what = nn.Linear(4, 4), what
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.what(self.linear(x))
+
+
+@pytest.mark.parametrize("what", [branches, breaks, selects])
+def test_a_model_that_is_not_one_graph(what: Callable[[Tensor], Tensor]) -> None:
+    """One line says where, as far as PyTorch knows it."""
+    line = what.__code__.co_firstlineno + 1
+    where = "" if what is selects else f", in test_capture.py, line {line}"
+    with pytest.raises(
+        CheckmateError, match=rf"^PyTorch cannot make one graph of this model.*[\w`)]{where}; change that part.*$"
+    ) as caught:
+        checkmate.torch.capture(Does(what), torch.randn(2, 4), cost_model="flops")
+    assert "\n" not in str(caught.value) and isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_what_a_model_raises_itself_is_not_said_to_be_several_graphs() -> None:
+    with pytest.raises(RuntimeError, match="LookupError"):
+        checkmate.torch.capture(Does(fails), torch.randn(2, 4), cost_model="flops")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
+from pathlib import Path
+from traceback import FrameSummary
 from typing import Any, TypeVar
 
 import torch
@@ -21,7 +24,7 @@ from .capture import read_joint_graph
 from .coverage import Coverage, coverage_of, is_compiled, note_left_out, owner, watch_by_name
 from .fake_tensors import without_meta
 from .hooks import Hooks, framed, hooks_of, to_compile
-from .internals import in_one_call, isolation, on_compile, trace_and_compile
+from .internals import ITS_OWN, NOT_ONE_GRAPH, in_one_call, isolation, on_compile, trace_and_compile
 from .layers import names_of
 from .options import read_options
 from .plan import Plan
@@ -244,8 +247,8 @@ def capture(
         progress: called with (distinct ops measured, distinct ops to measure).
 
     Raises:
-        UnknownMethod: another cost model or device. CheckmateError: nothing in the model has a gradient. Whatever PyTorch raises
-            where it cannot compile the model as one graph.
+        UnknownMethod: another cost model or device. CheckmateError: nothing in the model has a gradient, or PyTorch cannot compile
+            it as one graph. Whatever PyTorch raises where the model cannot run.
     """
     meant_for = device_model(device) if isinstance(device, str) else device
     model, inputs = without_meta(model, inputs)
@@ -267,7 +270,21 @@ def capture(
             in_one_call(step, partial(_take, partition), inputs)
     except _Done as done:
         return done.graph
+    except NOT_ONE_GRAPH as error:
+        if isinstance(error.__cause__, ITS_OWN):
+            raise
+        reason, place = str(error).partition("\n")[0], [frame for frame in getattr(error, "real_stack", ()) if _is_users(frame)]
+        at = f", in {Path(place[-1].filename).name}, line {place[-1].lineno}" if place else ""
+        raise CheckmateError(
+            f"PyTorch cannot make one graph of this model, which capture needs: {reason.strip()}{at}; change that part; where it runs as it "
+            "is, checkmate.torch.compile trains it in several graphs"
+        ) from error
     raise CheckmateError("this model gave no training graph: PyTorch did not compile it")
+
+
+def _is_users(frame: FrameSummary) -> bool:
+    libraries = [Path(module.__file__ or "").parent for module in (torch, sys.modules[__package__])]
+    return not any(folder in Path(frame.filename).parents for folder in libraries)
 
 
 def _take(partition: Callable[..., Any], module: fx.GraphModule, example_inputs: Any) -> Any:

@@ -26,12 +26,14 @@ from torch import fx
 from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import convert_frame, eval_frame, trace_rules
+from torch._dynamo.exc import ObservedException, Unsupported, UserError
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput as InputMutationAOTOutput
 from torch._functorch._aot_autograd.descriptors import TangentAOTInput as TangentAOTInput
 from torch._guards import CompileContext
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
@@ -211,6 +213,10 @@ def isolation() -> dict[str, Any]:
     """
     known = inspect.signature(torch.compile).parameters
     return {"isolate_recompiles": True, "recompile_limit": _RECOMPILE_LIMIT} if "isolate_recompiles" in known else {}
+
+
+#: What `in_one_call` raises where it is not one graph; unless what the function raised itself is the cause.
+NOT_ONE_GRAPH, ITS_OWN = (Unsupported, UserError, DataDependentOutputException, DynamicOutputShapeException), ObservedException
 
 
 def in_one_call(function: Callable[..., Any], backend: Callable[..., Any], inputs: Sequence[Any]) -> Any:
