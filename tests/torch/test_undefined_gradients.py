@@ -44,6 +44,18 @@ class WithViews(TwoTasks):
         return first[:, 1:], second, first
 
 
+class WithChecks(TwoTasks):
+    """`torch.linalg` looks at what it has found: the graph has inputs that have no gradients, for the order of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.square = nn.Parameter(torch.eye(64) * 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        hidden = self.body(x)
+        return self.first(hidden @ torch.linalg.inv(self.square)), self.second(hidden)
+
+
 class InTwoGraphs(TwoTasks):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         first, second = super().forward(x)
@@ -81,9 +93,10 @@ def trained(model: nn.Module, call: Callable[..., Any], sizes: tuple[int, ...]) 
         (TwoTasks, (512, 384, 256, 512, 128, 384)),
         (WithStatistics, (512,) * 6),
         (WithViews, (512,) * 6),
+        (WithChecks, (512,) * 6),
         (InTwoGraphs, (512,) * 6),
     ],
-    ids=["one size", "several sizes", "batch norm", "views", "two graphs"],
+    ids=["one size", "several sizes", "batch norm", "views", "checks", "two graphs"],
 )
 def test_a_head_that_is_not_used_stays_as_it_is(kind: type[TwoTasks], sizes: tuple[int, ...]) -> None:
     plain = made(kind)

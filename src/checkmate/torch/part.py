@@ -260,7 +260,8 @@ class Part:
         def forward(arguments: list[Any]) -> list[Any]:
             for place in self._tokens:
                 arguments[place] = torch.empty(0)
-            inputs = may_go_without(arguments) if len(self._tangents) > 1 else {}
+            differentiated = (x for place, x in enumerate(arguments) if place not in self._tokens)
+            inputs = may_go_without(differentiated) if len(self._tangents) > 1 else {}
             outputs, ticket = self.runner.forward(self, arguments)
             ticket.inputs = inputs
             return [*outputs, _issue(ticket)]

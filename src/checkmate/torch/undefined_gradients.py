@@ -19,12 +19,16 @@ from .nodes import reached_from
 from .outputs import outputs_of
 from .sizes import Concrete, Number
 
-#: Inputs of a forward pass by their places; its backward pass keeps none of them alive.
+#: Inputs of a forward pass by the places of their gradients; its backward pass keeps none of them alive.
 Inputs: TypeAlias = Mapping[int, weakref.ref[torch.Tensor]]
 
 
 def may_go_without(arguments: Iterable[Any]) -> Inputs:
-    """Those of the inputs of a forward pass that may have no gradient: parameters, and what another graph has made."""
+    """Those of the inputs of a forward pass that may have no gradient: parameters, and what another graph has made.
+
+    Args:
+        arguments: for each gradient that the backward pass returns what it is of.
+    """
     return {
         i: weakref.ref(x)
         for i, x in enumerate(arguments)
