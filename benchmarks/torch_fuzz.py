@@ -1,15 +1,17 @@
-"""Random PyTorch programs under a budget, against eager training: every number equal to the bit, no crash, no peak that is not told.
+"""Random PyTorch programs under a budget, against plain training: every number equal, no crash, no peak that is not told.
 
 A program (`torch_fuzz_programs.py`) has views, writes in place, tied and unused parameters, buffers, breaks of the graph, dropout, outputs
-that the loss does not use; a script trains it for five steps, with batches of several sizes, microbatches, evaluation between steps,
-frozen parameters. All outputs, losses, gradients (None, too), parameters, buffers and the next random number are compared. PyTorch's
-own `torch.compile(backend="aot_eager")` may change some of them (it draws no random numbers that nothing reads): what ours has in common
-with it is no failure, nor is what it cannot train either.
+that the loss does not use; a script (`torch_fuzz_scripts.py`, `torch_fuzz_steps.py`) trains it: backward passes that run twice, hooks, several models and
+optimizers, evaluation between steps, errors that it catches. All outputs, losses, gradients (None, too), parameters, buffers and the next
+random number are compared with eager training, to the bit; with `--inner inductor` with plain Inductor, up to rounding. PyTorch's own
+`torch.compile(backend="aot_eager")` may change some of them (it draws no random numbers that nothing reads), and so may Inductor where it
+compiles other graphs than ours (of `nn.LSTM`, which it runs as eager training does): what ours has in common with either is no failure, nor
+is what they cannot train.
 
-    python benchmarks/torch_fuzz.py [--programs 300] [--seed 0] [--show] [--output torch_fuzz.json]
+    python benchmarks/torch_fuzz.py [--programs 300] [--seed 0] [--inner eager] [--show] [--output torch_fuzz.json]
 
-A program takes some 5 s. Ctrl-C stops it and writes what was found so far; `--programs 1 --seed SEED --show` prints one program and what
-came of it. Exit code 1 if there is any failure.
+A program takes some 5 s, with Inductor 30 s. Ctrl-C stops it and writes what was found so far; `--programs 1 --seed SEED --show` prints one
+program and what came of it. Exit code 1 if there is any failure.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import argparse
 import importlib
 import json
 import logging
+import random
 import sys
 import tempfile
 import time
@@ -30,22 +33,26 @@ from typing import Any
 
 import torch
 from torch_fuzz_programs import Program, generate
+from torch_fuzz_steps import Found, Training
 from torch_lengths import surroundings
 
 import checkmate.torch
 from checkmate import InfeasibleBudget
 
-STEPS = 5
 #: Budgets that are tried, each the one that the error before asks for: the first error knows of the first graph alone.
 TRIES = 5
 TIME_LIMIT = 1.0  # s, of a search
 #: What is no failure.
-FINE = ("same", "as aot_eager", "not trained")
+FINE = ("same", "as another", "not trained")
+#: By what runs the ops: how far numbers may be apart, as a share of the largest. Inductor adds numbers up in another order.
+ROUNDING = {"eager": 0.0, "inductor": 1e-3}
+LEAST = 1e-6  # for numbers that are zero but for rounding
 
-#: Given a module and a budget it returns what is called.
+#: Lines of the longest program.
+LONGEST = {"eager": 28, "inductor": 8}
+
+#: Given a module, and a budget and the like, it returns what is called.
 Compile = Callable[..., Any]
-#: What training came to: names and values.
-Found = list[tuple[str, torch.Tensor | None]]
 
 
 def made(program: Program) -> Any:
@@ -64,53 +71,26 @@ def made(program: Program) -> Any:
     return model()
 
 
-def train(program: Program, model: Any, call: Callable[..., Any]) -> Found:
-    """Train for some steps. Everything a script can see is noted."""
-    script, found, parameters = program.script, [], list(model.parameters())
+def train(program: Program, compile: Compile) -> tuple[Found, Any]:
+    """Train for some steps. Everything that a script can see is noted; and the module."""
+    torch._dynamo.reset()
+    model = made(program)
     torch.manual_seed(program.seed + 1)
-    optimizer = getattr(torch.optim, script.optimizer)(parameters, lr=1e-3)
-    for step in range(STEPS):
-        size = script.size(step)
-        optimizer.zero_grad(set_to_none=script.to_none)
-        if script.freezes and step == 2:
-            parameters[-1].requires_grad_(False)
-        for turn in range(script.micro):
-            found += _backward(program, model, call, size, 2 * step + turn)
-        found += [(f"gradient of {name}", _copy(parameter.grad)) for name, parameter in model.named_parameters()]
-        optimizer.step()
-        if script.evaluates and step % 2 == 0:
-            model.eval()
-            with torch.no_grad():
-                found += [("evaluated", _copy(x)) for x in _flat(call(*script.inputs(99, size)))]
-            model.train()
-        found.append(("step", None))
-    found += [(name, _copy(value)) for name, value in model.state_dict().items()]
-    return [*found, ("next random number", torch.rand(1))]
+    training = Training(model, compile, program.script.inputs, random.Random(program.seed))
+    return training.run(program.script.plot.steps), model
 
 
-def _backward(program: Program, model: Any, call: Callable[..., Any], size: int, seed: int) -> Found:
-    x, y = program.script.inputs(seed, size)
-    outputs = call(x, y)
-    loss = model.loss(outputs)
-    if program.script.twice:
-        loss = loss + model.loss(call(y.clone(), x.detach().clone()))
-    loss.backward()
-    named = [("loss", loss), *((f"output {i}", output) for i, output in enumerate(_flat(outputs)))]
-    return [*((name, _copy(value)) for name, value in named), ("x", _copy(x)), ("gradient of x", _copy(x.grad))]
-
-
-def _flat(outputs: Any) -> list[Any]:
-    return list(outputs.values() if isinstance(outputs, dict) else outputs)
-
-
-def _copy(value: torch.Tensor | None) -> torch.Tensor | None:
-    return None if value is None else value.detach().clone()
-
-
-def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+def _same(one: torch.Tensor | None, other: torch.Tensor | None, rounding: float) -> bool:
+    """Whether two values are, up to so much of the largest number."""
     if one is None or other is None:
         return one is other
-    return one.shape == other.shape and one.dtype == other.dtype and torch.allclose(one, other, 0.0, 0.0, equal_nan=True)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not rounding or not one.is_floating_point():
+        return torch.allclose(one, other, 0.0, 0.0, equal_nan=True)
+    one, other = one.double(), other.double()
+    largest = float(one.nan_to_num(0, 0, 0).abs().amax()) if one.numel() else 0.0
+    return torch.allclose(one, other, 0.0, rounding * largest + LEAST, equal_nan=True)
 
 
 def _zero(one: Any, other: Any) -> bool:
@@ -118,82 +98,99 @@ def _zero(one: Any, other: Any) -> bool:
     return (one is None) != (other is None) and not (other if one is None else one).any()
 
 
-def difference(expected: Found, found: Found, also: Found | None = None) -> str:
+def _apart(one: torch.Tensor | None, other: torch.Tensor | None) -> str:
+    if one is None or other is None:
+        return "None"
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return f"{one.dtype} {tuple(one.shape)} and {other.dtype} {tuple(other.shape)}"
+    return f"{float((other.double() - one.double()).abs().max()):.1e} apart"
+
+
+def difference(expected: Found, found: Found, also: Found | None = None, rounding: float = 0.0) -> str:
     """The first value that is not as expected, nor as in `also`; empty if there is none."""
-    step = 0
+    names, step = [name for name, _ in expected], ""
+    if names != [name for name, _ in found]:
+        return "what is seen are other things"
+    if also is None or names != [name for name, _ in also]:
+        also = None
     for (name, value), (_, ours), (_, other) in zip(expected, found, also or expected, strict=True):
-        step += name == "step"
-        if not _same(value, ours) and not _same(other, ours) and not (also and _zero(other, ours)):
-            apart = (
-                "None" if ours is None or value is None else f"{float((ours.double() - value.double()).abs().max()):.1e} apart"
-            )
-            return f"{name} in step {step}: {apart}"
+        step = name if name.startswith("step") else step
+        like_other = also is not None and (_same(other, ours, rounding) or _zero(other, ours))
+        if not _same(value, ours, rounding) and not like_other:
+            return f"{name} in {step}: {_apart(value, ours)}"
     return ""
 
 
 def _eager(program: Program) -> Found | None:
     """What eager training comes to; None if it fails, or differs from run to run."""
-    with suppress(RuntimeError, ValueError, IndexError):
-        first, second = (train(program, model, model) for model in (made(program), made(program)))
-        losses = [value for name, value in first if name == "loss"]
+    with suppress(RuntimeError, ValueError, IndexError, TypeError, NotImplementedError):
+        first, second = (train(program, lambda model: model)[0] for _ in range(2))
+        losses = [value for name, value in first if name == "loss" and value is not None]
         return None if difference(first, second) or not all(map(torch.isfinite, losses)) else first
     return None
 
 
-def _aot_eager(program: Program) -> Found | None:
-    torch._dynamo.reset()
-    model = made(program)
+def _plain(program: Program, backend: str) -> Found | None:
+    """What training under a backend of PyTorch's own comes to."""
     try:
-        return train(program, model, torch.compile(model, backend="aot_eager"))
+        # Without it a backward pass runs once only.
+        with torch._functorch.config.patch(donated_buffer=False):
+            return train(program, lambda model: torch.compile(model, backend=backend))[0]
     except Exception:  # noqa: BLE001 - whatever goes wrong in PyTorch
         return None
 
 
-def _ours(program: Program, compile: Compile) -> tuple[Found, Any, list[str]]:
+def _ours(program: Program, inner: str, compile: Compile) -> tuple[Found, Any, list[str]]:
     """What training under the least budget that is not refused comes to, the module, and warnings."""
-    budget: str | int = program.script.budget
+    script = program.script
+    options: dict[str, Any] = {"budget": script.budget, "time_limit": TIME_LIMIT, "wait": script.wait, "inner": inner}
+
+    def compiled(model: Any) -> Any:
+        return torch.compile(model, backend="checkmate", options=options) if script.by_name else compile(model, **options)
+
     for _ in range(TRIES):
-        torch._dynamo.reset()
-        model = made(program)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                found = train(program, model, compile(model, budget=budget, time_limit=TIME_LIMIT, wait=program.script.wait))
+                found, model = train(program, compiled)
             return found, model, [str(warning.message) for warning in caught if "step" in str(warning.message)]
         except InfeasibleBudget as error:
-            budget, refused = error.smallest_found, error
+            options["budget"], refused = error.smallest_found, error
     raise refused
 
 
-def judge(program: Program, compile: Compile = checkmate.torch.compile) -> tuple[str, str]:
+def judge(program: Program, inner: str = "eager", compile: Compile = checkmate.torch.compile) -> tuple[str, str]:
     """What came of a program, and details."""
-    expected = _eager(program) if program.loss else None
-    if expected is None and program.loss and program.script.sizes:
+    eager = _eager(program) if program.loss else None
+    if eager is None and program.loss and program.script.sizes:
         program = program.with_one_size()
-        expected = _eager(program)
+        eager = _eager(program)
+    expected = eager if eager is None or inner == "eager" else _plain(program, inner)
     if expected is None:
-        return "not trained", "nothing to train, eager training fails, or it differs from run to run"
+        return "not trained", "nothing to train, plain training fails, or it differs from run to run"
     try:
-        found, model, told = _ours(program, compile)
+        found, model, told = _ours(program, inner, compile)
     except Exception as error:  # noqa: BLE001 - that is what is looked for
-        refused = isinstance(error, InfeasibleBudget) or _aot_eager(program) is None
+        refused = isinstance(error, InfeasibleBudget) or _plain(program, "aot_eager") is None
         return "not trained" if refused else "fails", f"{type(error).__name__}: {error}"
-    if differs := difference(expected, found):
-        other = _aot_eager(program)
-        if other is None or difference(expected, found, other):
+    rounding = ROUNDING[inner]
+    if differs := difference(expected, found, rounding=rounding):
+        other = _plain(program, "aot_eager") if inner == "eager" else eager
+        if other is None or difference(expected, found, other, rounding):
             return "differs", differs
     plans = checkmate.torch.plans(model)
     over = [plan for plan in plans if plan.measured_peak is not None and plan.measured_peak > plan.budget]
     if over and not told:
         return "above the budget", f"{over[0].measured_peak} bytes of {over[0].budget}"
     recomputed = sum(plan.schedule.num_recomputations for plan in plans)
-    return "as aot_eager" if differs else "same", differs or f"{len(plans)} plans, {recomputed} ops computed again"
+    return "as another" if differs else "same", differs or f"{len(plans)} plans, {recomputed} ops computed again"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--programs", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--inner", choices=tuple(ROUNDING), default="eager", help="what runs the ops")
     parser.add_argument("--show", action="store_true", help="print programs and details")
     parser.add_argument("--output", type=Path, help="a JSON file")
     args = parser.parse_args()
@@ -205,20 +202,20 @@ def main() -> int:
     begin = time.monotonic()
     with suppress(KeyboardInterrupt):
         for number, seed in enumerate(range(args.seed, args.seed + args.programs), 1):
-            program = generate(seed)
-            kind, detail = judge(program)
+            program = generate(seed, LONGEST[args.inner])
+            kind, detail = judge(program, args.inner)
             counts[kind] += 1
             if kind not in FINE:
                 failures.append({"seed": seed, "kind": kind, "detail": detail[:1000]})
                 print(f"seed {seed}: {kind}: {detail}", flush=True)
             if args.show:
-                print(f"{program.script}\n{program.source()}\n{kind}: {detail}")
+                print(f"{program.script}\n{program.script.plot.names()}\n{program.source()}\n{kind}: {detail}")
             if number % 20 == 0:
                 print(f"{number} programs, {len(failures)} failures: {dict(counts)}", flush=True)
     seconds = time.monotonic() - begin
     print(f"{counts.total()} programs in {seconds:.0f} s: {dict(counts)}, {len(failures)} failures")
     if args.output:
-        settings = {"programs": args.programs, "seed": args.seed, "steps": STEPS, "time_limit": TIME_LIMIT}
+        settings = {"programs": args.programs, "seed": args.seed, "inner": args.inner, "time_limit": TIME_LIMIT}
         report = {"environment": surroundings(), "settings": settings, "seconds": seconds, "counts": counts, "failures": failures}
         args.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return 1 if failures else 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch_fuzz_scripts import Plot
 
 HEADER = """\
 import torch
@@ -39,6 +40,7 @@ def region(a):
 STATE = (
     'self.register_buffer("count", torch.zeros(()))',
     'self.register_buffer("average", torch.ones(()))',
+    "self.calls = 1",
     "self.scale = nn.Parameter(torch.tensor(0.9))",
     "self.square = nn.Parameter(torch.eye(32) + 0.01)",
 )
@@ -73,6 +75,69 @@ MAKING = {
         *('torch.einsum("...i,...j->...ij", {a}[..., :4], {b}[..., :4])', "F.normalize({a}, dim=-1)", "torch.cdist({a}, {b})"),
         *("F.cross_entropy({a}.flatten(0, -2), {a}.flatten(0, -2).argmax(-1))", "F.max_pool1d({a}, 2)", "F.avg_pool1d({a}, 2)"),
         *("{a} * self.average", "{a} + self.count", "{a} * self.scale", "{a} @ self.square * 0.1", "{a} + self.square"),
+        *(
+            "F.max_pool2d({a}[:, None], 2)[:, 0]",
+            "F.interpolate({a}[:, None], scale_factor=2.0)[:, 0]",
+            "F.adaptive_avg_pool1d({a}, 8)",
+        ),
+        *(
+            "F.scaled_dot_product_attention({a}[:, None], {a}[:, None], {b}[:, None], is_causal=True)[:, 0]",
+            "F.instance_norm({a})",
+        ),
+        *(
+            "F.embedding_bag({a}.detach().abs().long().clamp(max=31).flatten(1), self.square)",
+            "F.glu({a})",
+            "F.gumbel_softmax({a}, dim=-1)",
+        ),
+        *(
+            "torch.view_as_real(torch.fft.fft({a})).flatten(-2) * 0.1",
+            "torch.complex({a}, {b}).abs()",
+            "{a}.double()",
+            "{a}.float()",
+        ),
+        *(
+            "{a}.unfold(-1, 4, 2)",
+            "{a}.movedim(0, -1)",
+            "{a}.split(3)[0]",
+            "torch.tensor_split({a}, 3)[1]",
+            "{a}.mT",
+            "{a}.prod(-1)",
+        ),
+        *(
+            "{a}[torch.arange({a}.shape[0]).flip(0)]",
+            "{a}[torch.randperm({a}.shape[0])]",
+            "{a}[{a} > 0].sum() * 0.1",
+            "{a}.std(0)",
+        ),
+        *("{a}.index_put((torch.zeros(2, dtype=torch.long),), {a}[:2], accumulate=True)", "{a}.median(-1).values", "F.elu({a})"),
+        *(
+            "F.dropout1d({a}, 0.3, self.training)",
+            "F.alpha_dropout({a}, 0.3, self.training)",
+            "F.rrelu({a}, training=self.training)",
+        ),
+        *(
+            "{a} + torch.empty_like({a}).normal_() * 0.1",
+            "torch.distributions.Normal({a}, 0.1).rsample()",
+            "F.cosine_similarity({a}, {b}, -1)",
+        ),
+        *(
+            "F.binary_cross_entropy_with_logits({a}, {b}.sigmoid())",
+            "F.smooth_l1_loss({a}, {b}, reduction='none')",
+            "{a} * self.calls",
+        ),
+        *(
+            "torch.linalg.vector_norm({a}, dim=-1)",
+            "torch.linalg.inv(self.square)",
+            "torch.matrix_exp(self.square * 0.1)",
+            "{a}.cummin(0).values",
+        ),
+        *("torch.vmap(torch.sin)({a})", "[torch.tanh({a} + i) for i in range(3)][-1]", "torch.compiler.disable(torch.sin)({a})"),
+        *(
+            "{a}.as_strided({a}.shape, {a}.stride())",
+            "torch.nan_to_num({a} / {b})",
+            "{a}.to(torch.float16).float()",
+            "{a}.to(torch.bfloat16)",
+        ),
     ),
 }
 #: Whole lines; those that begin with a value write into it.
@@ -94,6 +159,28 @@ WHOLE = {
         *("{v} = torch.empty_like({a}); {v}.copy_({b})", "{v} = torch.zeros_like({a}); {v}[..., ::2] = {b}[..., ::2]"),
         'with torch.autocast("cpu", dtype=torch.bfloat16): {v} = {a} @ {b}.transpose(-1, -2) * 0.1',
         *("self.count += 1", "self.average.mul_(0.9).add_({a}.detach().mean() * 0.1)"),
+        *(
+            "{a}.sub_({b}).div_(2)",
+            "{a}.transpose(0, -1)[0].zero_()",
+            "{a}.data.mul_(0.5)",
+            "{a}.detach().add_(0.1)",
+            "{a}.unsqueeze_(0)",
+        ),
+        *(
+            "{a}.uniform_(0, 1)",
+            "{a}.bernoulli_(0.5)",
+            "{a}[..., 1:] += {a}[..., :-1] * 0.1",
+            "{a}.fill_diagonal_(0.5)",
+            "{a}.t_()",
+        ),
+        *(
+            "{v} = torch.empty_like({a}); torch.add({a}.detach(), {b}.detach(), out={v})",
+            "self.calls += 1",
+            "self.scale.data.clamp_(0.1, 1)",
+        ),
+        *("self.average = self.average * 0.9 + {a}.detach().mean() * 0.1", "with torch.no_grad(): self.square.mul_(0.99)"),
+        *("{v} = {a} * 1; {v}.register_hook(lambda g: g * 0.5)", "self.last = {a}.detach()", "{v}, {w} = {a}.unbind(0)[:2]"),
+        *("{v} = {a}.clone(); {w} = {v}[..., 1:]; {v}.mul_(2)", "{v} = {a}.clone(); {w} = {v}.view(-1)[::2]; {w}.add_(1)"),
     ),
 }
 #: Modules and what is computed with them; {d} and {c} are the last and the second dimension of {a}, {k} is a width.
@@ -110,6 +197,18 @@ MODULES = (
     ("nn.PReLU()", "self.{m}({a})"),
     ("nn.utils.parametrizations.weight_norm(nn.Linear({d}, {k}))", "self.{m}({a})"),
     ("nn.Dropout(0.25)", "self.{m}({a})"),
+    ("nn.LSTM({d}, {k}, batch_first=True)", "self.{m}({a})[0]"),
+    ("nn.GRU({d}, {k}, 2, batch_first=True, dropout=0.1, bidirectional=True)", "self.{m}({a})[0]"),
+    ("nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())", "self.{m}({a}[:, None])"),
+    ("nn.ConvTranspose1d({c}, 8, 3, stride=2)", "self.{m}({a})"),
+    ("nn.InstanceNorm1d({c}, affine=True, track_running_stats=True)", "self.{m}({a})"),
+    ("nn.BatchNorm1d({c}, momentum=None, affine=False)", "self.{m}({a})"),
+    ("nn.TransformerEncoderLayer({d}, 2, 32, batch_first=True)", "self.{m}({a})"),
+    ("nn.utils.parametrizations.spectral_norm(nn.Linear({d}, {k}))", "self.{m}({a})"),
+    ("nn.RMSNorm({d})", "self.{m}({a})"),
+    ("nn.EmbeddingBag(16, {k}, mode='max')", "self.{m}({a}.detach().abs().long().clamp(max=15).flatten(1))"),
+    ("nn.Linear({d}, {k}).bfloat16()", "self.{m}({a}.bfloat16())"),
+    ("nn.Linear({d}, {k}).double()", "self.{m}({a}.double())"),
 )
 WIDTHS = (16, 32, 32, 64)
 MOST_NUMBERS, MOST = 600_000, 1e3  # in a value, and how large they may be
@@ -120,24 +219,19 @@ class Script:
     """How a program is trained.
 
     Attributes:
-        shape: of an example. batch: examples of a batch. sizes: whether batches differ in size. micro: batches for each step.
-        budget: percentage of the plain peak. wait: as of `checkmate.torch.compile`. optimizer: its name. to_none: what zero_grad does.
-        input_grad: whether the batch gets a gradient. twice: two calls before the backward pass. evaluates: between steps.
-        freezes: a parameter after two steps.
+        shape: of an example. batch: examples of a batch. sizes: whether batches differ in size. input_grad: whether the batch gets a
+            gradient. budget: percentage of the plain peak. wait: as of `checkmate.torch.compile`. by_name: whether `torch.compile` is
+            told the backend. plot: what comes.
     """
 
     shape: tuple[int, ...]
     batch: int
     sizes: bool
-    micro: int
+    input_grad: bool
     budget: str
     wait: bool
-    optimizer: str
-    to_none: bool
-    input_grad: bool
-    twice: bool
-    evaluates: bool
-    freezes: bool
+    by_name: bool
+    plot: Plot
 
     @staticmethod
     def drawn(draw: random.Random) -> Script:
@@ -145,24 +239,20 @@ class Script:
             shape=draw.choice([(32,), (16, 32), (32, 32), (8, 16)]),
             batch=draw.choice([32, 64, 128]),
             sizes=draw.random() < 0.25,
-            micro=draw.choice([1, 1, 1, 2]),
-            budget=draw.choice(["40%", "50%", "65%", "80%", "100%"]),
-            wait=draw.random() < 0.4,
-            optimizer=draw.choice(["SGD", "Adam", "AdamW"]),
-            to_none=draw.random() < 0.8,
             input_grad=draw.random() < 0.25,
-            twice=draw.random() < 0.1,
-            evaluates=draw.random() < 0.2,
-            freezes=draw.random() < 0.1,
+            budget=draw.choice(["40%", "50%", "65%", "80%", "100%"]),
+            wait=draw.random() < 0.6,
+            by_name=draw.random() < 0.2,
+            plot=Plot.drawn(draw),
         )
 
-    def size(self, step: int) -> int:
-        """Examples of the batch of a step."""
-        return self.batch * (2, 1, 2, 4, 1)[step % 5] // 2 if self.sizes else self.batch
+    def size(self, number: int) -> int:
+        """Examples of the batch of a number."""
+        return self.batch * (2, 1, 2, 4, 1)[number % 5] // 2 if self.sizes else self.batch
 
-    def inputs(self, seed: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def inputs(self, seed: int, size: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
-        x, y = (torch.randn(size, *self.shape, generator=generator) for _ in range(2))
+        x, y = (torch.randn(size or self.size(seed), *self.shape, generator=generator) for _ in range(2))
         return x.requires_grad_(self.input_grad), y
 
 
@@ -288,15 +378,15 @@ def _weighted(lines: dict[int, tuple[str, ...]], start: str) -> Iterator[str]:
 
 
 def _usable(value: Any) -> bool:
-    if not isinstance(value, torch.Tensor) or value.dtype not in (torch.float32, torch.bfloat16):
+    if not isinstance(value, torch.Tensor) or value.dtype not in (torch.float32, torch.bfloat16, torch.float64):
         return False
     return 0 < value.numel() <= MOST_NUMBERS and bool((value.float().abs() <= MOST).all())
 
 
-def generate(seed: int) -> Program:
-    """The program of a seed; its loss is empty where nothing that it computes has a gradient."""
+def generate(seed: int, longest: int = 28) -> Program:
+    """The program of a seed, of some 4 to so many lines; its loss is empty where nothing that it computes has a gradient."""
     writer = _Writer(seed)
-    length = writer.draw.randint(4, 28)
+    length = writer.draw.randint(4, longest)
     for _ in range(8 * length):
         if len(writer.program.body) < length:
             writer.add()
