@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from checkmate.torch import planner, step_plan
 from checkmate.torch.inductor import inner, internals
 from checkmate.torch.inductor.dry_run import dry_run
 from checkmate.torch.nodes import Computation
-from checkmate.torch.sizes import Number
+from checkmate.torch.sizes import Number, storage_key
 
 #: Of PyTorch, when Inductor is imported, and where it compiles a part of a frame.
 pytestmark = pytest.mark.filterwarnings(
@@ -247,6 +248,21 @@ def test_a_backward_pass_can_run_twice() -> None:
     for gradient, parameter in zip(once, model.parameters(), strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, 2 * gradient)
+
+
+def test_a_view_that_takes_the_place_of_an_op_stays_a_view() -> None:
+    """Inductor drops what subtracts zeros, and gives what is read instead the op's fake tensor: half of a value would be its own value."""
+
+    def two(x: Tensor) -> tuple[Tensor, ...]:
+        first, second = x.chunk(2, -1)
+        return (first - torch.full((64, 4), 0.0)).cos(), first, second
+
+    module = internals.joint_passes(make_fx(two, tracing_mode="fake")(torch.empty(64, 8)))
+    (given,) = module.graph.find_nodes(op="placeholder")
+    halves = [node for node in module.graph.nodes if node.target is operator.getitem]
+    assert len(halves) == 2
+    assert not module.graph.find_nodes(op="call_function", target=torch.ops.aten.sub.Tensor)
+    assert {storage_key(node.meta["val"]) for node in halves} == {storage_key(given.meta["val"])}
 
 
 def test_several_graphs_share_the_budget(plain: tuple[nn.Module, list[float]]) -> None:

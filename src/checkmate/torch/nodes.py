@@ -53,17 +53,18 @@ def tensors_of(node: fx.Node) -> list[torch.Tensor]:
 def look_at_what_they_read(module: fx.GraphModule, mode: FakeTensorMode) -> None:
     """Where what a view reads has another fake tensor than when it was traced, give the view one of that storage: with the old one it
     would count as a tensor of its own."""
-    anew = set()
     for node in module.graph.nodes:
         source: Any = node.args[0] if node.args else None
-        if node.target is operator.getitem and source in anew:
+        if not isinstance(source, fx.Node):
+            continue
+        read, seen = ({storage_key(tensor) for tensor in tensors_of(one)} for one in (source, node))
+        if not read.isdisjoint(seen):
+            continue
+        if node.target is operator.getitem and _is_view(source.target):
             node.meta["val"] = source.meta["val"][node.args[1]]
-        elif _is_view(node.target) and isinstance(source, fx.Node):
-            read, seen = ({storage_key(tensor) for tensor in tensors_of(one)} for one in (source, node))
-            if read.isdisjoint(seen):
-                with mode:
-                    node.meta["val"] = _computed(node)
-                anew.add(node)
+        elif _is_view(node.target):
+            with mode:
+                node.meta["val"] = _computed(node)
 
 
 def _is_view(target: Any) -> bool:

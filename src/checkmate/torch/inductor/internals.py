@@ -47,7 +47,7 @@ def joint_passes(module: fx.GraphModule) -> fx.GraphModule:
     with V.set_fake_mode(mode):
         changed = passes(module, **{name: value for name, value in given.items() if name in known})
     changed = module if changed is None else changed
-    look_at_what_they_read(changed, mode)  # patterns put ops in place of others, and leave views with the storages of those
+    look_at_what_they_read(changed, mode)  # what takes the place of another op gets the fake tensor of that, views too
     return changed
 
 
