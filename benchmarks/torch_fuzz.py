@@ -16,22 +16,19 @@ program and what came of it. Exit code 1 if there is any failure.
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import logging
 import random
 import sys
 import tempfile
-import time
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from fuzz_report import Outcome, options, survey
 from torch_fuzz_programs import Program, generate
 from torch_fuzz_steps import Found, Training
 from torch_lengths import surroundings
@@ -187,38 +184,19 @@ def judge(program: Program, inner: str = "eager", compile: Compile = checkmate.t
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--programs", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = options(__doc__ or "")
     parser.add_argument("--inner", choices=tuple(ROUNDING), default="eager", help="what runs the ops")
-    parser.add_argument("--show", action="store_true", help="print programs and details")
-    parser.add_argument("--output", type=Path, help="a JSON file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch._logging.set_logs(dynamo=logging.ERROR)
     warnings.simplefilter("ignore")
-    counts: Counter[str] = Counter()
-    failures: list[dict[str, Any]] = []
-    begin = time.monotonic()
-    with suppress(KeyboardInterrupt):
-        for number, seed in enumerate(range(args.seed, args.seed + args.programs), 1):
-            program = generate(seed, LONGEST[args.inner])
-            kind, detail = judge(program, args.inner)
-            counts[kind] += 1
-            if kind not in FINE:
-                failures.append({"seed": seed, "kind": kind, "detail": detail[:1000]})
-                print(f"seed {seed}: {kind}: {detail}", flush=True)
-            if args.show:
-                print(f"{program.script}\n{program.script.plot.names()}\n{program.source()}\n{kind}: {detail}")
-            if number % 20 == 0:
-                print(f"{number} programs, {len(failures)} failures: {dict(counts)}", flush=True)
-    seconds = time.monotonic() - begin
-    print(f"{counts.total()} programs in {seconds:.0f} s: {dict(counts)}, {len(failures)} failures")
-    if args.output:
-        settings = {"programs": args.programs, "seed": args.seed, "inner": args.inner, "time_limit": TIME_LIMIT}
-        report = {"environment": surroundings(), "settings": settings, "seconds": seconds, "counts": counts, "failures": failures}
-        args.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return 1 if failures else 0
+
+    def outcome(seed: int) -> Outcome:
+        program = generate(seed, LONGEST[args.inner])
+        text = f"{program.script}\n{program.script.plot.names()}\n{program.source()}"
+        return Outcome(*judge(program, args.inner), text)
+
+    return survey(args, outcome, FINE, surroundings(), {"inner": args.inner, "time_limit": TIME_LIMIT})
 
 
 if __name__ == "__main__":

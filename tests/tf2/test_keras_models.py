@@ -265,3 +265,49 @@ def test_lists_of_numbers_are_refused_in_a_line() -> None:
         model.train_on_batch(np.ones((500, 4)).tolist(), np.zeros(500))
     assert len(str(caught.value)) < 200
     assert "\n" not in str(caught.value)
+
+
+def test_losses_of_single_outputs_where_plain_keras_does_not_know_how_large_a_batch_is() -> None:
+    """It weighs batches alike then, also a smaller last one; a model with a loop is traced for each size under a plan."""
+    random = np.random.default_rng(2)
+    x, labels = random.normal(size=(COUNT, 5, 4)).astype("float32"), np.linspace(0.1, 3, COUNT * 2).reshape(COUNT, 2)
+    found = []
+    for prepared in (False, True):
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(5)
+        inputs = keras.Input((5, 4))
+        hidden = layers.LSTM(4)(inputs)
+        model = keras.Model(inputs, {"one": layers.Dense(2)(hidden), "other": layers.Dense(2)(hidden)})
+        model.compile("sgd", "mse")
+        if prepared:
+            prepare(model, **OPTIONS)
+        found.append(history(model, x, {"one": labels, "other": labels}, shuffle=False))
+    expected, result = found
+    assert set(expected) == {"loss", "one_loss", "other_loss"}
+    for name, values in expected.items():
+        assert result[name] == pytest.approx(values, rel=1e-5)
+
+
+def test_variables_of_an_optimizer_that_scales_the_loss_have_the_paths_of_plain_keras() -> None:
+    paths = []
+    for prepared in (False, True):
+        keras.utils.clear_session()
+        model = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
+        model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()), "mse")
+        if prepared:
+            prepare(model, **OPTIONS)
+        model.train_on_batch(np.ones((8, 4), "float32"), np.ones((8, 2), "float32"))
+        paths.append([variable.path for variable in model.optimizer.variables])
+    assert paths[0] == paths[1]
+
+
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights:UserWarning")
+def test_a_model_with_nothing_to_train() -> None:
+    def build() -> Any:
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())  # it makes variables when it is built
+        return compiled(keras.Sequential([keras.Input((4,)), layers.Dense(3, trainable=False)]), optimizer=optimizer)
+
+    check_same(
+        build,
+        lambda model: history(model, np.ones((16, 4), "float32"), np.zeros(16)),
+    )

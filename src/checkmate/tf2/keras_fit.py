@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -10,8 +11,8 @@ import tensorflow as tf
 from ..errors import CheckmateError
 from ..units import Budget
 from .keras_coverage import covered, trained_as_at_first, warn_of_other_training
-from .keras_shapes import PlainTraces, Specs, layout, without_options
-from .keras_step import check_backend, is_complete, refuse_distributed
+from .keras_shapes import PlainTraces, Specs, batch_unknown_to_losses, is_batch_open, layout, without_options
+from .keras_step import check_backend, is_complete, keras_of, refuse_distributed
 from .layers import note_layers
 from .op_kinds import are_sizes_known
 from .options import Options
@@ -129,13 +130,15 @@ class _Trainer:
         key = str(nest), pipeline, traced_as
         if key not in self._steps:
             _build_optimizer(self._model)
+            as_plain = batch_unknown_to_losses if is_batch_open(traced_as) else nullcontext
 
             @covered
             def step(*tensors: tf.Tensor) -> Any:
                 note_layers(self._model)
                 given = iter(tensors)
                 leaves = [next(given) if there else None for there in tf.nest.flatten(nest)]
-                return self._train_step(tf.nest.pack_sequence_as(nest, leaves))
+                with as_plain(self._model):
+                    return self._train_step(tf.nest.pack_sequence_as(nest, leaves))
 
             self._steps[key] = PlannedStep(step, self._options, str(self._model.name), traced_as=traced_as, pipeline=pipeline)
         planned = self._steps[key]
@@ -164,8 +167,12 @@ def _build_optimizer(model: Any) -> None:
     """
     optimizer = model.optimizer
     is_own = type(model).train_step.__module__.partition(".")[0] in ("keras", "tf_keras")
-    if is_own and is_complete(model) and hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
-        optimizer.build(model.trainable_variables)
+    unbuilt = hasattr(optimizer, "build") and not getattr(optimizer, "built", False)
+    if is_own and is_complete(model) and unbuilt and model.trainable_variables:
+        # In the scope in which an optimizer of Keras 3 would do it itself: paths of its variables follow from it.
+        keras = keras_of(model)
+        with keras.name_scope(optimizer.name, caller=optimizer) if hasattr(keras, "name_scope") else nullcontext():
+            optimizer.build(model.trainable_variables)
 
 
 def _check_compiled(model: Any) -> None:

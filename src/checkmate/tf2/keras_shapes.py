@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -59,3 +61,25 @@ def without_options(batch: Any) -> Any:
 def layout(batch: Any) -> Any:
     """The nest of a batch, with True for a tensor and False for None."""
     return tf.nest.map_structure(lambda x: x is not None, batch)
+
+
+def is_batch_open(specs: Specs | None) -> bool:
+    """How many examples there are is not known in a trace with these sizes."""
+    return any(spec.shape.rank and spec.shape[0] is None for spec in specs or ())
+
+
+@contextmanager
+def batch_unknown_to_losses(model: Any) -> Iterator[None]:
+    """A trace in this block averages the losses of single outputs over batches as one does that does not know how many examples there are.
+
+    Keras weighs their averages by that number if it is known in the trace, and by nothing if it is not.
+    """
+    averages = list(getattr(getattr(model, "_compile_loss", None), "metrics", ()))
+    for average in averages:
+        # Beside what Keras has it do when attributes are set.
+        average.__dict__["update_state"] = lambda value, sample_weight=None, update=average.update_state: update(value)
+    try:
+        yield
+    finally:
+        for average in averages:
+            del average.__dict__["update_state"]
