@@ -311,3 +311,22 @@ def test_a_model_with_nothing_to_train() -> None:
         build,
         lambda model: history(model, np.ones((16, 4), "float32"), np.zeros(16)),
     )
+
+
+def test_factors_are_multiplied_in_the_order_of_plain_keras() -> None:
+    """TensorFlow puts products of several factors in another order, the small ones first, and among equal ones goes by their names."""
+
+    class Gated(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dropout, self.dense = layers.Dropout(0.3), layers.Dense(16)
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            x, y = inputs
+            return self.dense(tf.constant(scale) * (self.dropout(x, training=training) * y))
+
+    random = np.random.default_rng(3)
+    x, y, scale = (random.normal(size=size).astype("float32") for size in ((64, 64), (64, 64), 64))
+    check_same(
+        lambda: compiled(Gated(), loss="mae", optimizer="sgd"), lambda model: history(model, (x, y), x[:, :16], batch_size=64)
+    )

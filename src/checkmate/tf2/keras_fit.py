@@ -132,10 +132,11 @@ class _Trainer:
             _build_optimizer(self._model)
             as_plain = batch_unknown_to_losses if is_batch_open(traced_as) else nullcontext
 
+            # The batch has the name that it has in plain Keras: in an order of names TensorFlow multiplies several factors.
             @covered
-            def step(*tensors: tf.Tensor) -> Any:
+            def step(*data: tf.Tensor) -> Any:
                 note_layers(self._model)
-                given = iter(tensors)
+                given = iter(data)
                 leaves = [next(given) if there else None for there in tf.nest.flatten(nest)]
                 with as_plain(self._model):
                     return self._train_step(tf.nest.pack_sequence_as(nest, leaves))
