@@ -265,6 +265,23 @@ def test_a_view_that_takes_the_place_of_an_op_stays_a_view() -> None:
     assert {storage_key(node.meta["val"]) for node in halves} == {storage_key(given.meta["val"])}
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_layers_train_as_eager_training_trains_them(kind: type[nn.LSTM | nn.GRU]) -> None:
+    """Plain Inductor leaves them out of its programs."""
+    torch.manual_seed(0)
+    model = kind(16, 32, 2, batch_first=True)
+    plain, x = copy.deepcopy(model), torch.randn(32, 8, 16)
+    compiled = checkmate.torch.compile(model, "1GiB", inner="inductor", time_limit=3)
+    for _ in range(2):
+        for each in (compiled, plain):
+            each(x)[0].square().mean().backward()
+    for mine, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-5, atol=1e-7)
+    (plan,) = checkmate.torch.plans(compiled)
+    assert plan.measured_peak is not None
+    assert plan.measured_peak <= plan.predicted_peak
+
+
 def test_several_graphs_share_the_budget(plain: tuple[nn.Module, list[float]]) -> None:
     model, x = made(breaks=True)
     probe = checkmate.torch.compile(copy.deepcopy(model), "1GiB", **INNER)

@@ -102,7 +102,7 @@ def trace_and_compile(
     # Where PyTorch compiles a model in pieces, one for each bucket of DistributedDataParallel, the first call of each returns fake
     # tensors; it makes that call itself, but only if it can see here that AOT autograd was used. Else the script would get them.
     counters["aot_autograd"]["total"] += 1
-    with compiling(), _tracing(), _without_donation(), nullcontext() if decompositions else _as_eager():
+    with compiling(), _tracing(), _without_donation(), whole_layers(), nullcontext() if decompositions else _as_eager():
         compiled: Callable[..., Any] = aot_module_simplified(
             module,
             inputs,
@@ -378,7 +378,6 @@ def _as_eager() -> Iterator[None]:
         # It traces the backward pass under the autocast of the forward pass; eager training runs it under none.
         if hasattr(functorch_config, "backward_pass_autocast"):
             stack.enter_context(functorch_config.patch(backward_pass_autocast="off"))
-        stack.enter_context(whole_layers())
         yield
 
 

@@ -25,11 +25,13 @@ from ..sizes import storage_key
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """The ops that Inductor wants to see written out in others."""
+    """The ops that Inductor wants to see written out in others. Recurrent layers stay whole: plain Inductor leaves them to eager training,
+    and cannot run its own writing-out of `nn.LSTM`."""
     from torch._inductor import lowering  # noqa: F401 - of which decompositions make use without importing it (PyTorch 2.11)
     from torch._inductor.decomposition import select_decomp_table
 
-    return select_decomp_table()
+    whole = (_aten.lstm.input, _aten.gru.input, _aten.rnn_tanh.input, _aten.rnn_relu.input)
+    return {op: written_out for op, written_out in select_decomp_table().items() if op not in whole}
 
 
 def joint_passes(module: fx.GraphModule) -> fx.GraphModule:
