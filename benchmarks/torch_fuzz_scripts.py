@@ -54,14 +54,14 @@ def averaged(t: Training) -> None:
 
 def average_evaluated(t: Training) -> None:
     if "average" in t.kept:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng():  # PyTorch compiles no copies: they draw what nothing reads, ours do not
             t.note("of the average", t.kept["average"](*t.inputs()))
 
 
 def copied(t: Training) -> None:
     twin = copy.deepcopy(t.model)
-    loss = t.model.loss(twin(*t.inputs()))
-    loss.backward()
+    with torch.random.fork_rng():  # as above
+        t.model.loss(twin(*t.inputs())).backward()
     t.note_gradients(twin)
 
 
