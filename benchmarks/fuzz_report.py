@@ -1,14 +1,18 @@
-"""What the fuzzers of the front ends share: their options, the loop over seeds, counts of what came of programs, and the JSON file."""
+"""What the fuzzers of the front ends share: modules of programs, their options, the loop over seeds, counts of what came of programs, and the JSON file."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 
@@ -18,6 +22,19 @@ class Outcome(NamedTuple):
     kind: str
     detail: str
     text: str
+
+
+def imported(name: str, source: str) -> ModuleType:
+    """A module of this source, from a file: compilers look into the source of functions."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, f"{name}.py").write_text(source, encoding="utf-8")
+        sys.path.insert(0, folder)
+        sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        try:
+            return importlib.import_module(name)
+        finally:
+            sys.path.remove(folder)
 
 
 def options(description: str) -> argparse.ArgumentParser:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import gc
-import importlib
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from fuzz_report import imported
 from keras import callbacks
 from keras_fuzz_programs import Program
 
@@ -20,20 +18,6 @@ BATCHES, EPOCHS = 3, 2
 
 #: What training came to: names and values.
 Found = list[tuple[str, np.ndarray]]
-
-
-def module_of(program: Program) -> Any:
-    """Its source, imported: a file, as Keras and TensorFlow look into the source of functions."""
-    name = f"keras_program_{program.seed}"
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, f"{name}.py").write_text(program.source(), encoding="utf-8")
-        sys.path.insert(0, folder)
-        sys.modules.pop(name, None)
-        importlib.invalidate_caches()
-        try:
-            return importlib.import_module(name)
-        finally:
-            sys.path.remove(folder)
 
 
 class Training:
@@ -54,7 +38,7 @@ class Training:
         keras.mixed_precision.set_dtype_policy(self.script.policy)
         self.found: Found = []
         self.plans: list[Any] = []
-        self.module = module_of(program)
+        self.module = imported(f"keras_program_{program.seed}", program.source())
         self.model = self.module.make()
         self.optimizer: Any = None  # of the loop
         sizes = [self.script.batch] * BATCHES

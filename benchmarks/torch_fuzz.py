@@ -16,19 +16,16 @@ program and what came of it. Exit code 1 if there is any failure.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import random
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
-from fuzz_report import Outcome, options, survey
+from fuzz_report import Outcome, imported, options, survey
 from torch_fuzz_programs import Program, generate
 from torch_fuzz_steps import Found, Training
 from torch_lengths import surroundings
@@ -53,17 +50,8 @@ Compile = Callable[..., Any]
 
 
 def made(program: Program) -> Any:
-    """Its module. The source is a file, as PyTorch compiles nothing else."""
-    name = f"program_{program.seed}"
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, f"{name}.py").write_text(program.source(), encoding="utf-8")
-        sys.path.insert(0, folder)
-        sys.modules.pop(name, None)
-        importlib.invalidate_caches()
-        try:
-            model = importlib.import_module(name).Model
-        finally:
-            sys.path.remove(folder)
+    """Its module."""
+    model = imported(f"program_{program.seed}", program.source()).Model
     torch.manual_seed(program.seed)
     return model()
 

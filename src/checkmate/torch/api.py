@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
@@ -283,8 +282,7 @@ def capture(
 
 
 def _is_users(frame: FrameSummary) -> bool:
-    libraries = [Path(module.__file__ or "").parent for module in (torch, sys.modules[__package__])]
-    return not any(folder in Path(frame.filename).parents for folder in libraries)
+    return not any(Path(file).parent in Path(frame.filename).parents for file in (torch.__file__, __file__))
 
 
 def _take(partition: Callable[..., Any], module: fx.GraphModule, example_inputs: Any) -> Any:

@@ -55,14 +55,15 @@ def look_at_what_they_read(module: fx.GraphModule, mode: FakeTensorMode) -> None
     would count as a tensor of its own."""
     for node in module.graph.nodes:
         source: Any = node.args[0] if node.args else None
-        if not isinstance(source, fx.Node):
+        is_part = node.target is operator.getitem
+        if not isinstance(source, fx.Node) or not _is_view(source.target if is_part else node.target):
             continue
         read, seen = ({storage_key(tensor) for tensor in tensors_of(one)} for one in (source, node))
         if not read.isdisjoint(seen):
             continue
-        if node.target is operator.getitem and _is_view(source.target):
+        if is_part:
             node.meta["val"] = source.meta["val"][node.args[1]]
-        elif _is_view(node.target):
+        else:
             with mode:
                 node.meta["val"] = _computed(node)
 
