@@ -9,7 +9,7 @@ BUILT := $(VENV)/built
 KERNELS := $(shell find src -name '*.pyx' -or -name '*.pxd')
 DOCS := .docs
 # Tests of TensorFlow that have a process of their own.
-ALONE := tests/tf2/test_training.py tests/tf2/test_overlap.py
+ALONE := tests/tf2/test_training.py tests/tf2/execution/test_overlap.py
 
 TORCH ?= 2.13.0
 

@@ -81,7 +81,8 @@ def work(model: str, feature: str, budget: int | str | None) -> dict[str, Any]:
     from keras_matrix_networks import TASKS
     from keras_matrix_script import FEATURES, Script, Watch, train
 
-    from checkmate.tf2 import execute, step
+    from checkmate.tf2 import step
+    from checkmate.tf2.execution import execute
     from checkmate.tf2.options import Options
 
     clock = Stopwatch()

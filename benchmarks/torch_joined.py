@@ -34,7 +34,7 @@ from torch_matrix_networks import LENGTH, WIDTH, Bottleneck, GatedLayer, Layer, 
 
 import checkmate.torch
 from checkmate.errors import CheckmateError
-from checkmate.torch import profile
+from checkmate.torch.ops import profile
 
 BLOCKS, STEPS, EXAMPLES = 5, 4, 8
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5)

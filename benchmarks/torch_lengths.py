@@ -42,7 +42,7 @@ def work(name: str, way: str, layers: int, budget: int, dynamic: bool) -> dict[s
     from torch_matrix_networks import TASKS, Language, Layer
 
     import checkmate.torch
-    from checkmate.torch import step_plan
+    from checkmate.torch.rounds import step_plan
 
     task = replace(TASKS[name], build=lambda: Language(lambda: Layer(causal=name == "gpt"), layers))
     torch.manual_seed(0)

@@ -101,7 +101,7 @@ class Turn:
 
         In between it searches, which others need not wait for.
         """
-        from checkmate.torch import planner
+        from checkmate.torch.rounds import planner
 
         if not self._files:
             yield

@@ -21,7 +21,7 @@ settings.load_profile("checkmate")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Python's collector leaves the frameworks alone, which stay: torch/test_scripts.py and test_rounds.py take 103 s instead of 118."""
+    """Python's collector leaves the frameworks alone, which stay: torch/rounds/test_scripts.py and test_rounds.py take 103 s instead of 118."""
     if "torch" in sys.modules:
         for name in ("torch._dynamo", "torch._inductor", "sympy"):  # which it loads when it compiles
             importlib.import_module(name)
@@ -33,7 +33,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Nor does it search what earlier tests left alive, mostly PyTorch's caches: torch/test_orders.py takes 17 s of processor time, not 88.
+    """Nor does it search what earlier tests left alive, mostly PyTorch's caches: torch/rounds/test_orders.py takes 17 s of processor time, not 88.
 
     Later tests do not find models of earlier ones, nor of fixtures that those made.
     """

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import checkmate
 import checkmate.torch
-from checkmate.torch.measure import live_storages
+from checkmate.torch.memory.measure import live_storages
 from torch_models import identical, state
 
 _TEXT = (Path(__file__).parents[1] / "docs" / "pytorch.md").read_text()

@@ -25,8 +25,8 @@ ELSEWHERE = {
     "step ... peaked at ...": "tf2/step.py, with words of planning/plan.py",
     "HiGHS failed: ...": "solvers/mixed_integer/highs_worker.py",
     "cannot write the program: ...": "solvers/mixed_integer/highs_worker.py",
-    "Trying to backward through the graph a second time": "torch/part.py, a RuntimeError as in PyTorch",
-    "one of the variables needed for gradient computation has been modified by an inplace operation": "torch/part.py, the same",
+    "Trying to backward through the graph a second time": "torch/graphs/part.py, a RuntimeError as in PyTorch",
+    "one of the variables needed for gradient computation has been modified by an inplace operation": "torch/graphs/part.py, the same",
 }
 
 

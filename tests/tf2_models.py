@@ -13,10 +13,10 @@ from keras import layers
 
 from checkmate.planning import Options
 from checkmate.tf2 import measure
-from checkmate.tf2.capture import Captured
-from checkmate.tf2.keras_step import build, training_step
+from checkmate.tf2.graphs.capture import Captured
+from checkmate.tf2.graphs.trace import trace
+from checkmate.tf2.keras.step import build, training_step
 from checkmate.tf2.step import capture_step
-from checkmate.tf2.trace import trace
 
 
 @dataclass

@@ -12,10 +12,10 @@ from torch import Tensor, fx
 from checkmate.graph import Graph
 from checkmate.planning import OpCost
 from checkmate.schedule import Step, steps_from_sequence
-from checkmate.torch.capture import Captured, read_joint_graph
-from checkmate.torch.emit import Emitted, emit
-from checkmate.torch.internals import Boxed, boxed, mark_boxed, trace_and_compile
-from checkmate.torch.sizes import Bindings, Number
+from checkmate.torch.graphs.capture import Captured, read_joint_graph
+from checkmate.torch.graphs.emit import Emitted, emit
+from checkmate.torch.ops.sizes import Bindings, Number
+from checkmate.torch.pytorch.internals import Boxed, boxed, mark_boxed, trace_and_compile
 
 
 def one_second_each(nodes: Sequence[fx.Node], number: Number) -> Mapping[fx.Node, OpCost]:

@@ -19,16 +19,16 @@ import tensorflow as tf
 import checkmate.tf2
 from checkmate.planning import Options
 from checkmate.schedule import Compute
-from checkmate.tf2.emit import emit
+from checkmate.tf2.execution.emit import emit
+from checkmate.tf2.graphs.trace import trace
 from checkmate.tf2.internals import without_graph_rewriting
-from checkmate.tf2.measure import bytes_in_use
-from checkmate.tf2.op_kinds import Held, note_held, tensor_bytes
+from checkmate.tf2.memory.measure import bytes_in_use
+from checkmate.tf2.memory.variable_memory import Homes
+from checkmate.tf2.ops.op_kinds import Held, note_held, tensor_bytes
 from checkmate.tf2.step import capture_step
-from checkmate.tf2.trace import trace
-from checkmate.tf2.variable_memory import Homes
 from tf2_models import CASES, identical, state, train_plain
 
-STEP, EXECUTE = sys.modules["checkmate.tf2.step"], sys.modules["checkmate.tf2.execute"]
+STEP, EXECUTE = sys.modules["checkmate.tf2.step"], sys.modules["checkmate.tf2.execution.execute"]
 
 
 @pytest.fixture(autouse=True)

@@ -14,12 +14,12 @@ from keras import layers
 
 import checkmate.tf2
 from checkmate.errors import BudgetWarning
-from checkmate.tf2 import calls
-from checkmate.tf2.functions import changes_something, digest
+from checkmate.tf2.graphs.trace import trace
 from checkmate.tf2.internals import ended_after
-from checkmate.tf2.measure import exact_blocks
-from checkmate.tf2.op_kinds import CALLS, held
-from checkmate.tf2.trace import trace
+from checkmate.tf2.memory import calls
+from checkmate.tf2.memory.measure import exact_blocks
+from checkmate.tf2.ops.functions import changes_something, digest
+from checkmate.tf2.ops.op_kinds import CALLS, held
 from tf2_models import Case, captured_case, identical, state, train_plain
 
 _X = np.random.default_rng(0).normal(size=(48, 64, 64)).astype(np.float32)

@@ -13,12 +13,12 @@ from checkmate.planning import Allowance, Options
 from checkmate.planning import plan as planning
 from checkmate.schedule import Compute, Step, simulate, steps_from_sequence
 from checkmate.solvers.smallest_budget import least_peak_found
-from checkmate.tf2.capture import Captured
-from checkmate.tf2.emit import emit
-from checkmate.tf2.former_values import FormerValues
+from checkmate.tf2.execution.emit import emit
+from checkmate.tf2.execution.former_values import FormerValues
+from checkmate.tf2.execution.plan import make_plan
+from checkmate.tf2.execution.replay import peak_of, replay
+from checkmate.tf2.graphs.capture import Captured
 from checkmate.tf2.internals import address, without_graph_rewriting
-from checkmate.tf2.plan import make_plan
-from checkmate.tf2.replay import peak_of, replay
 from tf2_models import captured_case, tensors
 
 

@@ -20,12 +20,12 @@ import tensorflow as tf
 import checkmate.tf2
 from checkmate.planning import OpCost
 from checkmate.tf2 import BudgetWarning
-from checkmate.tf2.measure import Measurement, bytes_in_use, measure, watch, zeros_outside
+from checkmate.tf2.memory.measure import Measurement, bytes_in_use, measure, watch, zeros_outside
 from checkmate.tf2.profile import profile_ops
 from tf2_models import CASES, identical, state, tensors, train_plain
 
 #: Where the names that the tests replace are looked up.
-STEP, EXECUTE = sys.modules["checkmate.tf2.step"], sys.modules["checkmate.tf2.execute"]
+STEP, EXECUTE = sys.modules["checkmate.tf2.step"], sys.modules["checkmate.tf2.execution.execute"]
 
 
 def without_workspace(*arguments: Any) -> dict[str, OpCost]:
@@ -44,8 +44,8 @@ def test_an_understatement_leads_to_a_new_plan(
     budget = int(0.6 * graph.no_recompute_peak)
     # A third of the memory is unknown to the plan: variables and inputs that it does not count.
     monkeypatch.setattr(STEP, "_profile", without_workspace)
-    monkeypatch.setattr(sys.modules["checkmate.tf2.replay"], "tensor_bytes", lambda t: 2 * tensor_bytes(t) // 3)
-    monkeypatch.setattr(sys.modules["checkmate.tf2.capture"], "tensor_bytes", lambda t: 2 * tensor_bytes(t) // 3)
+    monkeypatch.setattr(sys.modules["checkmate.tf2.execution.replay"], "tensor_bytes", lambda t: 2 * tensor_bytes(t) // 3)
+    monkeypatch.setattr(sys.modules["checkmate.tf2.graphs.capture"], "tensor_bytes", lambda t: 2 * tensor_bytes(t) // 3)
     if not rehearsed:
         monkeypatch.setattr(EXECUTE, "can_run_dry", lambda captured: False)
     with warnings.catch_warnings(record=True) as caught:
@@ -388,7 +388,7 @@ print(sum("counts no memory" in str(w.message) for w in caught))
 
 
 def tensor_bytes(tensor: Any) -> int:
-    from checkmate.tf2 import op_kinds
+    from checkmate.tf2.ops import op_kinds
 
     return op_kinds.tensor_bytes(tensor)
 

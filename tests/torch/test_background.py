@@ -18,8 +18,8 @@ from checkmate.planning import plan_cache
 from checkmate.schedule import Schedule
 from checkmate.solvers.smallest_budget import least_peak_found, schedule_of
 from checkmate.torch.backend import sessions_of
+from checkmate.torch.memory.script_memory import Script
 from checkmate.torch.options import read_options
-from checkmate.torch.script_memory import Script
 from fake_search import Child, without_processes
 from torch_models import identical, state
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from checkmate.graph import Graph
 from checkmate.torch import capture
-from checkmate.torch.fake_tensors import FakeTensors
+from checkmate.torch.pytorch.fake_tensors import FakeTensors
 
 #: Large enough that nothing but arithmetic counts.
 BATCH, WIDTH, SIDE = 512, 4096, 64

@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch.fx import Graph as FxGraph
 
 from checkmate.planning import OpCost
-from checkmate.torch import profile
-from checkmate.torch.nodes import has_side_effects
-from checkmate.torch.sizes import hint
+from checkmate.torch.ops import profile
+from checkmate.torch.ops.nodes import has_side_effects
+from checkmate.torch.ops.sizes import hint
 
 WORKER = Path(__file__).parents[1] / "torch_distributed.py"
 RANKS = 2

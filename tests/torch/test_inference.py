@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import checkmate.torch
 from checkmate.errors import BudgetWarning
-from checkmate.torch.measure import measure
+from checkmate.torch.memory.measure import measure
 from torch_models import identical
 
 WIDTH = 256
@@ -70,7 +70,7 @@ def test_what_training_holds_leaves_less_for_an_evaluation() -> None:
 
 
 def test_an_evaluation_is_planned_for_as_long_as_training_holds_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("checkmate.torch.growth._GROWTHS", 2)
+    monkeypatch.setattr("checkmate.torch.rounds.growth._GROWTHS", 2)
     torch.manual_seed(0)
     model = Late()
     small, large = torch.randn(4, WIDTH), torch.randn(2048, WIDTH)

@@ -18,13 +18,13 @@ import checkmate.torch
 from checkmate.errors import BudgetError
 from checkmate.planning import OpCost, environment, memory
 from checkmate.solvers import solving
-from checkmate.torch import op_work, profile
-from checkmate.torch.measure import measure
+from checkmate.torch.memory.measure import measure
+from checkmate.torch.ops import op_work, profile
 from checkmate.torch.plan import automatic_budget
 from torch_models import case, train, twin
 
 #: Where the name that the test replaces is looked up.
-PLANNER = sys.modules["checkmate.torch.planner"]
+PLANNER = sys.modules["checkmate.torch.rounds.planner"]
 
 
 def test_auto_is_resolved_once_and_everything_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import torch
 import checkmate.torch
 from checkmate import BudgetError, UnknownMethod
 from checkmate.torch import BudgetWarning
-from checkmate.torch.watch import Watch, no_room, report_excess
+from checkmate.torch.rounds.watch import Watch, no_room, report_excess
 
 DEVICE = torch.device("cuda", 0)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import checkmate.torch
 from checkmate import CheckmateError, InfeasibleBudget
 from checkmate.planning import plan as planning
-from checkmate.torch import group
+from checkmate.torch.rounds import group
 from torch_models import identical, state
 
 FLOPS: dict[str, Any] = {"cost_model": "flops", "time_limit": 2.0, "gap": 0.05}

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 import checkmate.torch
 from checkmate.errors import CheckmateError
-from checkmate.torch import internals
-from checkmate.torch.measure import measure, measure_pass
-from checkmate.torch.random import draw, draw_again, empty_state
+from checkmate.torch.memory.measure import measure, measure_pass
+from checkmate.torch.pytorch import internals
+from checkmate.torch.pytorch.random import draw, draw_again, empty_state
 from torch_models import Case, Decoder, ResidualNet, identical, state, twin
 
 CPU = torch.device("cpu")

@@ -14,11 +14,11 @@ from torch import fx
 import checkmate
 import checkmate.torch
 from checkmate.planning import OpCost, plan_cache
-from checkmate.torch.profile import profile_nodes
+from checkmate.torch.ops.profile import profile_nodes
 from torch_models import Case, case, identical, state, step_peak, train, twin
 
 #: Where the name that the test replaces is looked up.
-PLANNER = sys.modules["checkmate.torch.planner"]
+PLANNER = sys.modules["checkmate.torch.rounds.planner"]
 NAMES = ("residual", "unet", "decoder")
 #: Budget as a point between 1.25 x the minimum (0) and the plain peak (1).
 LEVELS = (0.5, 0.0)

@@ -233,7 +233,7 @@ def _is_keras(model: Any) -> bool:
 
 
 def _fake_tensors() -> AbstractContextManager[object]:
-    from ..torch.fake_tensors import FakeTensors
+    from ..torch.pytorch.fake_tensors import FakeTensors
 
     return FakeTensors()
 
@@ -245,7 +245,7 @@ def _torch_graph(
     fake_mode: AbstractContextManager[object],
 ) -> Graph:
     from ..torch import capture
-    from ..torch.fake_tensors import without_meta
+    from ..torch.pytorch.fake_tensors import without_meta
 
     model, batch = without_meta(made.model, made.batch)
     if isinstance(batch, Mapping):

@@ -26,7 +26,7 @@ from ..solvers import solve
 from ..text import printable
 from ..torch import compile as compile_under_budget
 from ..torch import measure, plans
-from ..torch.measure import Measurement
+from ..torch.memory.measure import Measurement
 from ..units import format_bytes
 from ..version import __version__
 from .models import Workload, workloads

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from ..errors import BudgetWarning
 from .api import TrainIteration, capture, compile, plans
-from .keras_fit import prepare
-from .measure import Measurement, count_on_cpu, measure
+from .execution.plan import Plan
+from .keras.fit import prepare
+from .memory.measure import Measurement, count_on_cpu, measure
 from .options import Options
-from .plan import Plan
 from .step import PlannedStep
 
 __all__ = [

@@ -11,15 +11,15 @@ from ..errors import CheckmateError
 from ..graph import Graph
 from ..planning import DeviceModel, OpCost, device_model
 from ..units import Budget
+from .execution.plan import Plan
+from .graphs.trace import trace
 from .internals import is_recording
-from .keras_fit import prepared_plans
-from .keras_step import build, check_backend, gradient_step, optimizer_of, training_step
+from .keras.fit import prepared_plans
+from .keras.step import build, check_backend, gradient_step, optimizer_of, training_step
 from .options import Options
-from .plan import Plan
 from .profile import profile_ops
 from .specs import like, read_specs
 from .step import PlannedStep, capture_step
-from .trace import trace
 
 
 class TrainIteration:

@@ -18,11 +18,11 @@ import tensorflow as tf
 from ..planning import DeviceModel, OpCost, Work, available_processors, cost_environment, device_rates, find_op_costs, quickest
 from ..planning.cost_cache import CostCache, open_cost_cache
 from ..planning.roofline import Rates
-from .flops import flops, is_product, moved_bytes
 from .internals import copy_op, eager_attributes, is_stateful, onednn_is_on, run_op
-from .made_up import constant_value, forget_made_up, made_up
-from .measure import counts_memory, default_device, exact_blocks, measure
-from .op_kinds import SMALL, held, is_opaque, tensor_bytes
+from .memory.made_up import constant_value, forget_made_up, made_up
+from .memory.measure import counts_memory, default_device, exact_blocks, measure
+from .ops.flops import flops, is_product, moved_bytes
+from .ops.op_kinds import SMALL, held, is_opaque, tensor_bytes
 
 _LONG = 0.2  # seconds of one run
 _SMALL_SECONDS = 3e-6  # an op on small tensors costs about what it takes to start it

@@ -18,17 +18,17 @@ from ..planning.progress import PlanningProgress
 from ..planning.rehearsal import SPARE, Policy
 from ..planning.rehearsal_cache import Notebook
 from ..schedule import Schedule
-from .calls import find_calls
-from .capture import Captured, capture, planned_ops
-from .end_of_data import without_batch
-from .execute import Executor
-from .measure import bytes_in_use, default_device, make_room, measure, watch
-from .op_groups import make_groups
+from .execution.execute import Executor
+from .execution.plan import Plan, automatic_budget, in_another_order, make_plan
+from .graphs.capture import Captured, capture, planned_ops
+from .graphs.end_of_data import without_batch
+from .graphs.op_groups import make_groups
+from .graphs.trace import Trace, Traced, trace
+from .memory.calls import find_calls
+from .memory.measure import bytes_in_use, default_device, make_room, measure, watch
+from .memory.variable_memory import Homes, settle
 from .options import Options
-from .plan import Plan, automatic_budget, in_another_order, make_plan
 from .profile import profile_ops, tf_environment
-from .trace import Trace, Traced, trace
-from .variable_memory import Homes, settle
 
 #: A plan with more room may cost this much more where its ops overlap and those of the other do not, which saves more (see `_PARTS` in
 #: execute.py). So many are tried at most.

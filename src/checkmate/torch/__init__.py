@@ -10,7 +10,7 @@ from ..errors import BudgetWarning
 from .api import capture, compile, plans
 from .backend import checkmate
 from .largest import LargestSize, max_batch_size, max_sequence_length
-from .measure import Measurement, measure
+from .memory.measure import Measurement, measure
 from .options import Options
 from .plan import Plan
 

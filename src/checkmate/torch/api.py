@@ -19,18 +19,18 @@ from ..planning import DeviceModel, OpCost, device_model
 from ..units import Budget
 from . import steps_without_plan
 from .backend import Session, backend, backend_of, checkmate, sessions_of
-from .capture import read_joint_graph
 from .coverage import Coverage, coverage_of, is_compiled, note_left_out, owner, watch_by_name
-from .fake_tensors import without_meta
-from .hooks import Hooks, framed, hooks_of, to_compile
-from .internals import ITS_OWN, NOT_ONE_GRAPH, in_one_call, isolation, on_compile, trace_and_compile
-from .layers import names_of
+from .graphs.capture import read_joint_graph
+from .ops.layers import names_of
+from .ops.profile import profile_nodes
+from .ops.sizes import Number
 from .options import read_options
 from .plan import Plan
-from .profile import profile_nodes
-from .random import preserved_random_state
+from .pytorch.fake_tensors import without_meta
+from .pytorch.hooks import Hooks, framed, hooks_of, to_compile
+from .pytorch.internals import ITS_OWN, NOT_ONE_GRAPH, in_one_call, isolation, on_compile, trace_and_compile
+from .pytorch.random import preserved_random_state
 from .shapes import Shapes, at_shapes
-from .sizes import Number
 
 Model = TypeVar("Model", bound=Callable[..., Any])
 

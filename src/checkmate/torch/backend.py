@@ -21,12 +21,12 @@ from torch import fx
 from ..errors import CheckmateError
 from ..planning.roofline import Rates
 from .coverage import Coverage, caller, check_inputs
-from .group import Group
-from .held import note_parameters
+from .graphs.part import Part, Runner, Ticket
 from .inference import InferenceGraph
-from .internals import current_compilation
-from .part import Part, Runner, Ticket
+from .memory.held import note_parameters
 from .plan import Plan
+from .pytorch.internals import current_compilation
+from .rounds.group import Group
 
 _T = TypeVar("_T")
 

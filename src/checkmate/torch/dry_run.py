@@ -21,16 +21,16 @@ from ..graph import Graph
 from ..planning import Allowance
 from ..solvers.smallest_budget import least_peak_found
 from .backend import Session
-from .caching_allocator import by_chance
-from .capture import Captured
-from .outputs import outputs_of
-from .part import Part, Ticket
+from .graphs.capture import Captured
+from .graphs.part import Part, Ticket
+from .memory.caching_allocator import by_chance
+from .memory.script_memory import NOTHING
+from .ops.outputs import outputs_of
+from .ops.sizes import Concrete, Number, storage_key
 from .plan import Plan, allocated_bytes
-from .random import preserved_random_state
-from .rounds import Round, Run
-from .script_memory import NOTHING
-from .sizes import Concrete, Number, storage_key
-from .step_plan import Pass, StepPlan, joined_graph, make_step_plan, own_storages, passes_of
+from .pytorch.random import preserved_random_state
+from .rounds.rounds import Round, Run
+from .rounds.step_plan import Pass, StepPlan, joined_graph, make_step_plan, own_storages, passes_of
 
 #: A gap for which any schedule will do.
 _ANY_GAP = 1e3

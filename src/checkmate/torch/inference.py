@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InfeasibleBudget
 from ..planning import FREE, Allowance, make_plan
-from .capture import Captured, read_joint_graph
-from .emit import emit
-from .growth import with_room
+from .graphs.capture import Captured, read_joint_graph
+from .graphs.emit import emit
+from .graphs.part import Part
 from .inductor.inner import Inductor, compile_alone
-from .internals import Boxed, boxed
-from .measure import storages_of
-from .outputs import with_writes
-from .part import Part
+from .memory.measure import storages_of
+from .ops.outputs import with_writes
+from .ops.sizes import Bindings
 from .plan import Plan, allocated_bytes
-from .random import preserved_random_state
-from .sizes import Bindings
-from .step_plan import part_graph
-from .watch import evaluation_beyond, warn
+from .pytorch.internals import Boxed, boxed
+from .pytorch.random import preserved_random_state
+from .rounds.growth import with_room
+from .rounds.step_plan import part_graph
+from .rounds.watch import evaluation_beyond, warn
 
 if TYPE_CHECKING:
-    from .group import Group
-    from .held import Held
-    from .planner import Planner
-    from .rounds import Round
+    from .memory.held import Held
+    from .rounds.group import Group
+    from .rounds.planner import Planner
+    from .rounds.rounds import Round
 
 
 class InferenceGraph:

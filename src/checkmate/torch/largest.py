@@ -17,9 +17,9 @@ from ..units import Budget, format_bytes
 from .api import loss_of
 from .backend import Session, backend_of
 from .dry_run import DryRun, DryStep, unchanged
-from .hooks import to_compile
-from .internals import isolation, leave_open
 from .plan import Plan
+from .pytorch.hooks import to_compile
+from .pytorch.internals import isolation, leave_open
 
 Progress = Callable[[str], None]
 

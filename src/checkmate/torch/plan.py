@@ -10,8 +10,8 @@ import torch
 from .. import planning
 from ..errors import BudgetError
 from ..planning import accelerator_budget, host_budget
-from .internals import no_modes
-from .measure import cuda_bytes
+from .memory.measure import cuda_bytes
+from .pytorch.internals import no_modes
 
 
 @dataclass(eq=False)

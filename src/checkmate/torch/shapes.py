@@ -12,7 +12,7 @@ import torch
 from ..errors import CheckmateError
 from .backend import Session
 from .dry_run import DryRun
-from .internals import leave_open
+from .pytorch.internals import leave_open
 
 #: The largest shape of each tensor, by the name of the argument.
 Shapes = Mapping[str, Sequence[int]]

@@ -22,9 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...planning import OpCost
-from ..caching_allocator import block_of, bytes_taken
-from ..measure import same_device
-from ..sizes import Number, hint
+from ..memory.caching_allocator import block_of, bytes_taken
+from ..memory.measure import same_device
+from ..ops.sizes import Number, hint
 from .internals import Lowered, without_kernels
 
 _LOG = logging.getLogger("checkmate")

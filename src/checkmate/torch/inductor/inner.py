@@ -15,11 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ...graph import Graph
 from ...planning import FREE, OpCost
 from ...planning.fusion import Fusion, Kind, fuse
-from ..in_place import writable_inputs
-from ..internals import Boxed, frees_gradients, mark_boxed
-from ..measure import same_device
-from ..nodes import GROUP, Computation, reached_from, tensors_of
-from ..sizes import Concrete, Number, hint, storage_key
+from ..memory.measure import same_device
+from ..ops.in_place import writable_inputs
+from ..ops.nodes import GROUP, Computation, reached_from, tensors_of
+from ..ops.sizes import Concrete, Number, hint, storage_key
+from ..pytorch.internals import Boxed, frees_gradients, mark_boxed
 from .dry_run import Profiler, dry_run
 from .internals import Lowered, leave_layouts_to_inductor, lower, sized_mode
 from .kinds import RatesOf, fused, is_scatter, kind_of

@@ -19,9 +19,9 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from ..internals import Boxed, compiling, mark_boxed
-from ..nodes import COMPUTATION, GROUP, Computation, depends_on_tangents, look_at_what_they_read, tensors_of
-from ..sizes import storage_key
+from ..ops.nodes import COMPUTATION, GROUP, Computation, depends_on_tangents, look_at_what_they_read, tensors_of
+from ..ops.sizes import storage_key
+from ..pytorch.internals import Boxed, compiling, mark_boxed
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:

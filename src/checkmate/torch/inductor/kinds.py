@@ -17,8 +17,8 @@ from ...graph import Graph
 from ...planning import OpCost
 from ...planning.fusion import Fusion, Kind, fuse
 from ...planning.roofline import Rates, roofline_seconds
-from ..nodes import has_side_effects, is_random, tensors_of
-from ..sizes import Concrete, Number, elements, storage_key
+from ..ops.nodes import has_side_effects, is_random, tensors_of
+from ..ops.sizes import Concrete, Number, elements, storage_key
 from .internals import can_be_added_to, is_library_call
 
 #: What a device reaches with float32.

@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_map
 
 from ...graph import Op
 from ...planning.fusion import Fusion, Kind
-from ..nodes import tensors_of
-from ..sizes import Number, storage_key
+from ..ops.nodes import tensors_of
+from ..ops.sizes import Number, storage_key
 from .kinds import RatesOf, Work, is_heavy, is_reduction, kernel_rates, kind_of
 
 #: The part of a value that may have to be kept in its place: statistics that it was normalized with, and the like.

@@ -1,0 +1,1 @@
+"""A training step of TensorFlow: traced, and captured as a `checkmate.Graph`."""

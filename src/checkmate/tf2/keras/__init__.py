@@ -1,0 +1,1 @@
+"""Keras: `prepare`, `fit`, and what a model does that no plan covers."""

@@ -1,0 +1,1 @@
+"""What ops, calls and variables hold, in bytes."""
