@@ -201,7 +201,7 @@ def test_a_first_step_that_fails_is_said(load: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is Linux's")
 def test_plain_dies_and_planned_trains(load: Any) -> None:
-    result = load("tf_oom").compare("unet", 0.5)
+    result = load("tf_oom").BENCHMARK.compare("unet", 0.5)
     assert result["plain_died_of_the_limit"], result["plain_limited"]
     assert result["planned_completed"], result["planned_limited"]
     assert result["same_losses"]

@@ -12,6 +12,7 @@ from torch import nn
 from checkmate.errors import CheckmateError
 from checkmate.torch.memory.caching_allocator import bytes_taken
 from checkmate.torch.memory.measure import live_storages, measure, reset_cuda_peak
+from checkmate.torch.pytorch.living import instances
 
 MB = 1_000_000
 
@@ -24,6 +25,18 @@ def floats(millions_of_bytes: float) -> torch.Tensor:
 def _no_garbage() -> None:
     """What other tests have left behind would count as held, and as released wherever it happens to be collected."""
     gc.collect()
+
+
+def test_what_the_profiler_has_seen_is_gone_with_the_block() -> None:
+    """Python's collector would free it later: a process with a hard limit dies of it before."""
+    gc.disable()
+    try:
+        with measure("cpu"):
+            for _ in range(10):
+                floats(1)
+        assert not list(instances(torch.autograd.profiler.profile, torch.autograd.profiler_util.FunctionEvent))
+    finally:
+        gc.enable()
 
 
 def test_new_tensors_frees_and_what_stays() -> None:

@@ -7,7 +7,7 @@ Python has to add, such as the release of a block that the profiler does not kno
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -47,6 +47,7 @@ class AllocationLog:
     """All that this thread allocates and releases from now to `stop`. A process has one profiler: see to it that none is running."""
 
     def __init__(self) -> None:
+        # Without acc_events, PyTorch before 2.13 warns that a next cycle clears the events: there is none.
         self._session = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
         self._marks: list[tuple[torch.UntypedStorage, Any]] = []
         with _quiet_kineto():
@@ -59,23 +60,28 @@ class AllocationLog:
 
     def stop(self) -> list[Change | Note]:
         """What happened, in the order in which it did. To be called by the same thread."""
+        profiler = self._session.profiler
+        assert profiler is not None
+        # Nor does anybody want its own objects for the events: for 40,000 of them it makes half a million, in 9 s, which lie in memory
+        # until Python's collector comes.
+        profiler.acc_events = False
         with _quiet_kineto():
             self._session.stop()
+        assert profiler.kineto_results is not None
         notes = {storage.data_ptr(): what for storage, what in self._marks}
         events: list[Change | Note] = []
-        for change in reversed(_changes(self._session)):  # of the blocks at the address of a mark, the mark is the last one
+        # Of the blocks at the address of a mark, the mark is the last one.
+        for change in reversed(_changes(profiler.kineto_results.experimental_event_tree())):
             events.append(Note(change.when, notes.pop(change.address)) if change.address in notes else change)
         self._marks.clear()
+        self._session.profiler = None  # what it has seen: the session refers to itself, and so waits for the collector
         return events[::-1]
 
 
-def _changes(session: profile) -> list[Change]:
-    profiler = session.profiler
-    assert profiler is not None
-    assert profiler.kineto_results is not None
+def _changes(events: Sequence[Any]) -> list[Change]:
     kind = torch._C._profiler._EventType.Allocation
     seen: list[Change] = []
-    stack = list(reversed(profiler.kineto_results.experimental_event_tree()))
+    stack = list(reversed(events))
     while stack:
         event = stack.pop()
         stack.extend(reversed(event.children))
