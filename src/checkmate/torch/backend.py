@@ -27,6 +27,7 @@ from .memory.held import note_parameters
 from .plan import Plan
 from .pytorch.internals import current_compilation
 from .rounds.group import Group
+from .rounds.rounds import Round
 
 _T = TypeVar("_T")
 
@@ -42,14 +43,23 @@ _of_nobody: list[Session] = []
 class _OfThread(threading.local):
     """What this thread is about.
 
+    Nothing of it keeps what belongs to a model that is gone.
+
     Attributes:
         groups: those whose rounds it has begun.
         latest: the compilation under way, and the session of its graphs: DistributedDataParallel has one graph compiled in pieces.
     """
 
     def __init__(self) -> None:
-        self.groups: list[Group] = []
-        self.latest: tuple[Any, Session] | None = None
+        self.groups: list[weakref.ref[Group]] = []
+        self.latest: tuple[Any, weakref.ref[Session]] | None = None
+
+    def waiting(self) -> list[tuple[Group, Round[Any]]]:
+        """Those groups whose rounds wait for backward passes; the others are forgotten."""
+        known = [(group, group.waiting()) for reference in self.groups if (group := reference()) is not None]
+        found = [(group, round) for group, round in known if round is not None]
+        self.groups = [weakref.ref(group) for group, _ in found]
+        return found
 
 
 _of_thread = _OfThread()
@@ -110,13 +120,12 @@ class Session:
             return self.dry.forward(part, arguments)
         note_parameters(self.parameters, arguments)
         self.group.outside.runs(trains=True)
-        groups = _of_thread.groups
-        groups[:] = [group for group in groups if group.waiting() is not None]
+        groups = [group for group, _ in _of_thread.waiting()]
         for group in groups:
             if group is not self.group and group.given == self.group.given:
                 _merge(self.group, group)
         if self.group not in groups:
-            groups.append(self.group)
+            _of_thread.groups.append(weakref.ref(self.group))
         return self.group.forward(part, arguments)
 
     def backward(self, ticket: Ticket, tangents: list[Any]) -> Sequence[Any]:
@@ -131,8 +140,8 @@ class Session:
             return self.dry.inference(part, arguments)
         self.group.outside.runs(trains=False)
         graph = self.no_gradients[part]
-        for group in _of_thread.groups:
-            if (round := group.waiting()) is not None and group.given == self.group.given:
+        for group, round in _of_thread.waiting():
+            if group.given == self.group.given:
                 graph.runs_beside(round, arguments, self.group, group.held)
         return graph(arguments, self.group)
 
@@ -158,13 +167,13 @@ def checkmate(
     known = _of_callers.setdefault(called, []) if called is not None else _of_nobody
     session = known[-1] if known and called is not None else None
     if session is None and latest is not None and compilation is not None and latest[0] is compilation:
-        session = latest[1]
+        session = latest[1]()
     if session is None or session.group.given != given:
         session = Session(given)
         known.append(session)
         if called is not None and (model := called.model() if called.model is not None else None) is not None:
             session.watch(model)
-    _of_thread.latest = compilation, session
+    _of_thread.latest = compilation, weakref.ref(session)
     return _compile(session, module, example_inputs)
 
 

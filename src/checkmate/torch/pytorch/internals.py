@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from operator import attrgetter
 from types import MethodType
@@ -309,6 +309,8 @@ def on_compile(
                 _keep_apart(self)
             elif self._isolate_recompiles_id == -1:
                 self._isolate_recompiles_id = next(eval_frame._next_isolate_recompiles_id)
+                most = max(_RECOMPILE_LIMIT, dynamo_config.recompile_limit)
+                self.enter_exit_hooks.append(dynamo_config._make_closure_patcher(recompile_limit=most))
         return replace(given, compile_one(self, instead), target, instead)
 
     context.__call__ = compile_with
@@ -371,14 +373,11 @@ def _without_donation() -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-@contextmanager
-def _as_eager() -> Iterator[None]:
+def _as_eager() -> AbstractContextManager[Any]:
     """Switch off what AOT autograd does differently from eager training, as far as this version of PyTorch has it."""
-    with ExitStack() as stack:
-        # It traces the backward pass under the autocast of the forward pass; eager training runs it under none.
-        if hasattr(functorch_config, "backward_pass_autocast"):
-            stack.enter_context(functorch_config.patch(backward_pass_autocast="off"))
-        yield
+    # It traces the backward pass under the autocast of the forward pass; eager training runs it under none.
+    known = hasattr(functorch_config, "backward_pass_autocast")
+    return functorch_config.patch(backward_pass_autocast="off") if known else nullcontext()
 
 
 def boxed(module: fx.GraphModule) -> Boxed:
