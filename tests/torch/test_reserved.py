@@ -56,6 +56,7 @@ def test_the_peak_is_that_of_what_the_budget_is_put_on(of: str, peak: int, monke
     allocator = Allocator(monkeypatch)
     plan = plan_of(of, 600)
     watch = Watch(plan, [0, 0])
+    watch.begins(())
     watch.run(0, lambda arguments: allocator.take(200), [])
     allocator.take(400)  # what the script does between the passes
     watch.run(1, lambda arguments: allocator.take(300), [])
@@ -69,6 +70,7 @@ def test_later_steps_are_watched_until_no_plan_takes_less(monkeypatch: pytest.Mo
     watch = Watch(plan_of("allocated", 600), [0, 0])
 
     def step(forward: int, between: int, backward: int) -> bool:
+        watch.begins(())
         watch.run(0, lambda arguments: allocator.take(forward), [])
         allocator.take(between)
         watch.run(1, lambda arguments: allocator.take(backward), [])

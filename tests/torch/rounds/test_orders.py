@@ -17,8 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import checkmate.torch
-from checkmate.torch import BudgetWarning
+from checkmate.torch import BudgetWarning, backend
+from checkmate.torch.memory.held import Held
 from checkmate.torch.rounds.orders import Orders
+from checkmate.torch.rounds.rounds import Round
+from checkmate.torch.rounds.scripts import Scripts
 from torch_models import identical
 
 pytestmark = pytest.mark.filterwarnings(
@@ -88,6 +91,29 @@ def test_orders_of_long_ago_are_let_go() -> None:
     del first
     for _ in range(200):
         orders.note(((Part(), 0, False),), False)  # type: ignore[arg-type]
+    assert gone() is None
+
+
+def test_of_many_orders_those_may_come_again_that_have() -> None:
+    orders, known = Orders(), []
+    for name in "abcdefghijklmnadop":
+        orders.note(order(name), False)
+        known.append(orders.may_come_again)
+    assert known == [name in "abcdefgh" for name in "abcdefghijklmnadop"]
+
+
+def test_nothing_is_kept_of_rounds_that_have_shown_nothing() -> None:
+    class Part:
+        """Whose graphs run."""
+
+        runner = None
+
+    scripts, part, round = Scripts(Held()), Part(), Round[Any]()
+    gone = weakref.ref(part)
+    round.begin(part, ())  # type: ignore[arg-type]
+    scripts.note(round)
+    del part, round
+    gc.collect()
     assert gone() is None
 
 
@@ -246,6 +272,19 @@ def test_steps_whose_graphs_are_drawn_keep_to_the_budget() -> None:
     values, peaks = train(model, x, ways, measured=range(4, len(ways)))
     assert identical(values, plain)
     assert max(peaks) <= budget
+
+
+def test_steps_whose_graphs_are_drawn_among_many_are_not_all_planned() -> None:
+    """Where all of them fit, none is a surprise, and each would be planned for nothing."""
+    torch.manual_seed(0)
+    base, x, ways = Gated(depth=9), torch.randn(64, 32), draws(40, depth=9)
+    model = copy.deepcopy(base)
+    for block in model.blocks:
+        checkmate.torch.compile(block, budget="1GiB", **FLOPS)
+    values, _ = train(model, x, ways)
+    assert identical(values, train(copy.deepcopy(base), x, ways)[0])
+    (group,) = {id(session.group): session.group for session in backend.sessions_of(model.parameters())}.values()
+    assert len(group.plans) < len(set(map(tuple, ways))) / 2
 
 
 def test_a_step_that_takes_more_before_it_is_planned_is_told() -> None:

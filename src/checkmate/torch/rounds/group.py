@@ -53,7 +53,8 @@ class Group:
         plans: every plan that is in use, in the order in which they were made.
         held: what training holds besides its steps. planner: makes the plans.
         parts: the graphs.
-        trained: a whole round has run under its plan; from then on training goes on. outside: looks at what no plan has a part in.
+        trained: a whole round has run under its plan; from then on training goes on. rounds: that have begun.
+        outside: looks at what no plan has a part in.
     """
 
     def __init__(self, given: Mapping[str, Any]):
@@ -63,6 +64,7 @@ class Group:
         self.planner = Planner(self.given, self.held)
         self.parts: list[Part] = []
         self.trained = False
+        self.rounds = 0
         self._tell = Told(self.given, self.held).tell
         self._lock = threading.RLock()
         self._open: dict[int, Round[StepPlan]] = {}  # by thread
@@ -76,7 +78,6 @@ class Group:
         self._twice: dict[Order, Again] = {}  # backward passes ran more than once; what there was besides
         self._unlent: set[Order] = set()  # what parts returned is not computed again
         self._unplanned = 0  # rounds without a plan that were measured
-        self._rounds = 0  # that began under a plan
         self.outside = OutsidePlans(self.held, self._last_plan, self._tell, self._scripts.between)
 
     @property
@@ -286,7 +287,9 @@ class Group:
 
     def _learn(self, passes: Sequence[Pass], events: Sequence[Event]) -> None:
         """Plan a round whose order is new, for the next one like it, if that will be foreseen."""
-        if not self._orders.certain or order_of(passes, events) in self._hopeless or self._fitting(passes, events) is not None:
+        if not (self._orders.certain and self._orders.may_come_again):
+            return
+        if order_of(passes, events) in self._hopeless or self._fitting(passes, events) is not None:
             return
         try:
             self._make(passes, events)
@@ -317,12 +320,13 @@ class Group:
 
     def _halves(self, round: Round[StepPlan], run: Run, captured: Captured) -> Halves:
         if len(round.runs) == 1:
+            self.rounds += 1
             self.planner.look(captured.device, self._returned, run.given)
             round.plan = self._plan_for(round, run, captured.device)
             if round.plan is not None:
-                self._rounds += 1
-                round.plan.last_used = self._rounds
+                round.plan.last_used = self.rounds
                 round.plan.plan.executions += 1
+                round.plan.watch.begins(run.sizes)
                 round.planned_for = round.plan.order
             self._scripts.begin(round, captured, self.planner.gradients, self._returned)
         elif round.plan is not None and not round.plan.follows(round):
@@ -463,7 +467,7 @@ class Group:
         made = self.planner.make(
             passes, events, others, self._scripts.of(order), outside, old, grown, self._twice.get(order), alike, room
         )
-        made.last_used = self._rounds
+        made.last_used = self.rounds
         if old in self.plans:
             self.plans[self.plans.index(old)] = made
         else:

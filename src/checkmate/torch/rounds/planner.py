@@ -259,9 +259,8 @@ class Planner:
         reserved = self.options.reserved_bytes(max(0, self._allocated - graph.fixed_memory - present))
         if grown:
             self._total = max(self._total, self._total_for(graph, reserved + outside, device))
-        margins = self._margins.setdefault(order, Margins(self._total))
-        margins.budget = self._total
-        return Allowance(self._total, reserved, margins.margin + by_chance(device), outside + room)
+        margin = self._margins[order].margin if order in self._margins else 0
+        return Allowance(self._total, reserved, margin + by_chance(device), outside + room)
 
     def _safe_allowance(self, graph: Graph, captured: Captured, outside: int) -> Allowance:
         """The same for a part while the rest of the round is unknown."""

@@ -65,14 +65,16 @@ class Scripts:
     def note(self, round: Round[Any]) -> bool:
         """A round has ended. True if its script was recorded."""
         order, known = round.order, self.of(round.order)
-        self._later[order] += round.later
+        if round.plan is not None:
+            self._later[order] += round.later
         script = round.script if round.script is not None and round.script.recorded else None
         if script is not None:
             self._recorded += 1
             self._losses.setdefault(order, set()).update(script.losses)
             self._at.setdefault(order, []).append(round.runs[0].sizes)
             known = script.seen.joined(known)
-        self._known[order] = round.with_beside(known)
+        if (known := round.with_beside(known)) != NOTHING:  # orders may be drawn among very many
+            self._known[order] = known
         return script is not None
 
     def note_again(self, round: Round[Any]) -> int:

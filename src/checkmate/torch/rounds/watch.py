@@ -1,5 +1,5 @@
-"""The first round of every plan is measured; a plan that passes its budget is reported and made again with more room.
-On CUDA all rounds are, for the same tensors take more or less of its caching allocator from one step to the next.
+"""The first round of every plan is measured, and later ones at larger sizes; a plan that passes its budget is reported and made again
+with more room. On CUDA all rounds are, for the same tensors take more or less of its caching allocator from one step to the next.
 
 On the CPU each pass is measured by itself, on top of what the plan says is live when it begins; what the script does between the
 passes is not seen. On CUDA it is, and the peak is that of the device's counters.
@@ -17,14 +17,17 @@ import torch
 from ...errors import BudgetWarning, CheckmateError
 from ...units import format_bytes
 from ..memory.measure import Measurement, cuda_bytes, measure_pass
+from ..ops.sizes import Bindings, within
 from ..plan import Plan
 
 #: Rounds that may go by unmeasured before the user is told.
 PATIENCE = 6
+#: Sizes that are measured under one plan, at most.
+_SIZES = 32
 
 
 class Watch:
-    """Measures a plan: until one round under it is complete, and on CUDA for as long as it serves.
+    """Measures a plan: one complete round under it, and those at larger sizes; on CUDA for as long as it serves.
 
     Args:
         before: bytes that are live when each event of the round begins, by the plan.
@@ -42,6 +45,16 @@ class Watch:
         self._passed = 0  # bytes that a later round took, if they are more than the budget
         self._postponed = 0
         self._peaks: list[int] | None = None
+        self._left = 0  # events of the round that were not measured yet
+        self._sizes: Bindings = ()  # of the round
+        self._measured: list[Bindings] = []
+        self._trusted = False
+
+    def begins(self, sizes: Bindings) -> None:
+        """A round begins, with its first pass at these sizes."""
+        self._peaks, self._left, self._sizes = [], len(self.before), sizes
+        known = any(within(sizes, seen) for seen in self._measured) or len(self._measured) == _SIZES
+        self.over = self._trusted or known or bool(self._later and self._measured)
 
     def run(self, event: int, function: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
         """Run a pass, and measure it if the round is measured.
@@ -49,8 +62,6 @@ class Watch:
         Args:
             event: its number in the round.
         """
-        if event == 0:
-            self._peaks = []
         if self.over and self._later:
             return self._run_later(function, arguments)
         if self.over or self._peaks is None:
@@ -67,11 +78,13 @@ class Watch:
             self.saw(event, seen.peak - seen.base)
         elif self._peaks is not None:
             self._peaks.append(self._cuda_peak() if self._of_reserved else seen.peak)
+            self._left -= 1
 
     def saw(self, event: int, more: int) -> None:
         """A pass on the CPU took so many bytes beyond what it was given, measured here or by somebody else."""
         if not self.over and self._peaks is not None:
             self._peaks.append(self.before[event] + more)
+            self._left -= 1
 
     def _run_later(self, function: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
         """The counters go on from where they are: whoever looks at them would miss what they had seen."""
@@ -95,7 +108,7 @@ class Watch:
         self._peaks = None
         self._postponed += 1
         if self._postponed == PATIENCE:
-            self.over = True
+            self.over = self._trusted = True
             warn(f"the peak of the first steps was not measured, so the plan is trusted: {error}")
 
     def end(self) -> bool:
@@ -104,15 +117,18 @@ class Watch:
             self.plan.measured_peak, self._passed = self._passed, 0
             self.when = "last"
             return True
-        if self.over or not self._peaks:
+        if self.over or not self._peaks or self._left:  # as where a backward pass has failed
             return False
+        self.when = "last" if self._measured else "first"
         self.over = True
-        self.plan.measured_peak = max(self._peaks)
-        return self.plan.measured_peak > self.plan.budget
+        self._measured.append(self._sizes)
+        peak = max(self._peaks)
+        self.plan.measured_peak = max(peak, self.plan.measured_peak or 0)
+        return peak > self.plan.budget
 
     def stop(self) -> None:
         """No plan takes less: what comes is known."""
-        self.over, self._later = True, False
+        self.over, self._trusted, self._later = True, True, False
 
 
 class WithoutPlan:
