@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import checkmate.torch
 from checkmate.errors import BudgetWarning
+from checkmate.torch.backend import sessions_of
 from checkmate.torch.memory.measure import measure
 from torch_models import identical
 
@@ -142,3 +143,36 @@ def test_what_runs_without_gradients_before_a_backward_pass_is_under_the_budget_
     with measure() as planned:
         step()
     assert own + planned.peak - planned.base <= budget
+
+
+def test_a_plan_serves_evaluations_at_smaller_sizes() -> None:
+    torch.manual_seed(0)
+    plain = Late()
+    torch.manual_seed(0)
+    model = Late()
+    large = torch.randn(2048, WIDTH)
+    _, most = evaluate(plain, large)
+    parameters = sum(parameter.nbytes for parameter in plain.parameters())
+    budget = parameters + large.nbytes + most * 8 // 10
+    checkmate.torch.compile(model, budget=budget, time_limit=2, dynamic=True)
+    for size in (2048, 2040, 1999, 2048, 7):
+        x = large[:size].clone()
+        found, taken = evaluate(model, x)
+        expected, _ = evaluate(plain, x)
+        assert identical([found], [expected])
+        assert parameters + x.nbytes + taken <= budget
+    (session,) = sessions_of(model.parameters(), [model])
+    assert [len(graph.plans) for graph in session.no_gradients.values()] == [1]
+
+
+def test_gradients_leave_less_for_an_evaluation_before_the_first_step() -> None:
+    torch.manual_seed(0)
+    model, small, large = Late(), torch.randn(4, WIDTH), torch.randn(2048, WIDTH)
+    parameters = sum(parameter.nbytes for parameter in model.parameters())
+    _, most = evaluate(checkmate.torch.compile(Late(), budget="1GiB", time_limit=2), large)
+    budget = parameters + large.nbytes + most + parameters // 2
+    checkmate.torch.compile(model, budget=budget, time_limit=2)
+    for gradients in (0, parameters):
+        _, taken = evaluate(model, large)
+        assert parameters + gradients + large.nbytes + taken <= budget
+        model(small).square().mean().backward()

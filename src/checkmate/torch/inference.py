@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InfeasibleBudget
 from ..planning import FREE, Allowance, make_plan
 from .graphs.capture import Captured, read_joint_graph
-from .graphs.emit import emit
+from .graphs.emit import Emitted, emit
 from .graphs.part import Part
 from .inductor.inner import Inductor, compile_alone
 from .memory.measure import storages_of
@@ -29,16 +29,30 @@ if TYPE_CHECKING:
     from .rounds.rounds import Round
 
 
+#: So many plans are kept, the last ones that were made.
+_KEPT = 64
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A plan, the sizes that it was made for, and its functions; `run` where no compiler makes another one for each size."""
+
+    plan: Plan
+    sizes: Bindings
+    emitted: Emitted
+    run: Boxed | None
+
+
 class InferenceGraph:
-    """Runs a part as it is, or where its budget is in bytes and too small for that, under a plan.
+    """Runs a part as it is, or where its budget is in bytes and too small for that, under a plan, which serves smaller sizes, too.
 
     Attributes:
-        plans: that were needed. quick: the graph without costs.
+        quick: the graph without costs.
     """
 
     def __init__(self, part: Part):
         self.part = part
-        self.plans: list[Plan] = []
+        self._planned: list[_Planned] = []
         self.quick = read_joint_graph(part.module, part.num_outputs, lambda nodes, number: dict.fromkeys(nodes, FREE))
         self._module = with_writes(part.module, part.num_outputs, functional=part.inductor)
         self._plain = None if part.inductor else boxed(self._module)
@@ -46,14 +60,20 @@ class InferenceGraph:
         self._at: dict[Bindings, tuple[Boxed, float]] = {}
         self._takes: dict[Bindings, int] = {}  # bytes besides its inputs, by sizes
         self._growths: dict[Bindings, list[int]] = {}  # bytes that training held when functions were made
-        self._steps = 0
+        self._costed: Captured | None = None  # the graph with costs, at the largest sizes that they were asked for
+        self._seen = 0, 0  # steps and rounds of training
         self._told = False
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Those that were needed."""
+        return [one.plan for one in self._planned]
 
     def __call__(self, arguments: list[Any], group: Group) -> Sequence[Any]:
         """Run it under the budget of a group."""
         sizes = self.quick.sizes.bind(arguments)
-        if self._steps != group.held.steps:  # training may hold more by now
-            self._steps = group.held.steps
+        if self._seen != (seen := (group.held.steps, group.rounds)):  # training may hold more by now
+            self._seen = seen
             self._drop_outgrown(arguments, group)
         if sizes not in self._at:
             self._at[sizes] = self._made(sizes, arguments, group)
@@ -97,6 +117,10 @@ class InferenceGraph:
         room = budget - reserved - 2 * quick.graph.no_recompute_peak
         if held <= room:
             return self._as_it_is(sizes), room
+        known = [one for one in self._planned if held <= one.plan.outside and self.quick.covers(sizes, by=one.sizes)]
+        if known:
+            best = min(known, key=lambda one: one.plan.schedule.overhead)
+            return self._under(best, sizes), best.plan.outside
         allowance = Allowance(budget, reserved, outside=held)
         with preserved_random_state([device]):
             captured = self._captured(sizes, group.planner)
@@ -114,18 +138,27 @@ class InferenceGraph:
                     self._told = True
                     warn(evaluation_beyond(budget, graph.no_recompute_peak + allowance.elsewhere))
                 return self._as_it_is(sizes), float("inf")
-        self.plans.append(plan)
         steps = plan.schedule.steps if captured.fusion is None else captured.fusion.expand(plan.schedule.steps)
         emitted = emit(captured, steps, functional=self.part.inductor)
-        module, numbers = emitted.forward, emitted.forward_numbers(sizes)
-        run = compile_alone(module, captured.sizes.at(sizes)).load() if self.part.inductor else boxed(module)
-        return lambda arguments: run(_taken(arguments, numbers)), plan.outside
+        made = _Planned(plan, sizes, emitted, None if self.part.inductor else boxed(emitted.forward))
+        self._planned = [*self._planned, made][-_KEPT:]
+        return self._under(made, sizes), plan.outside
+
+    def _under(self, planned: _Planned, sizes: Bindings) -> Boxed:
+        """What runs under a plan at these sizes."""
+        numbers = planned.emitted.forward_numbers(sizes)
+        run = planned.run or compile_alone(planned.emitted.forward, self.quick.sizes.at(sizes)).load()
+        return lambda arguments: run(_taken(arguments, numbers))
 
     def _captured(self, sizes: Bindings, planner: Planner) -> Captured:
-        """The graph with its costs."""
+        """The graph with its costs, of larger sizes if those are known: measured at every size, each batch would take seconds."""
         part = self.part
-        inner = Inductor(planner.profile, planner.rates_of) if part.inductor else None
-        return read_joint_graph(part.module, part.num_outputs, planner.profile, inner=inner, names=part.names).at(sizes)
+        if self._costed is None:
+            inner = Inductor(planner.profile, planner.rates_of) if part.inductor else None
+            self._costed = read_joint_graph(part.module, part.num_outputs, planner.profile, inner=inner, names=part.names)
+        if not self._costed.covers(sizes, by=self._costed.bindings):
+            self._costed = self._costed.at(sizes)
+        return self._costed.at(sizes, self._costed)
 
     def _as_it_is(self, sizes: Bindings) -> Boxed:
         if self._plain is not None:
