@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import copy
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,6 +18,8 @@ from torch import Tensor, nn
 import checkmate.torch
 from checkmate import CheckmateError, InfeasibleBudget
 from checkmate.planning import plan as planning
+from checkmate.torch.backend import sessions_of
+from checkmate.torch.dry_run import DryRun
 from checkmate.torch.rounds import group
 from torch_models import identical, state
 
@@ -150,3 +158,83 @@ def test_where_each_size_has_a_graph_they_share_the_search_and_those_not_used_go
     model(torch.ones(120, 16)).sum().backward()
     assert len(searches) == 1
     assert [plan.executions for plan in checkmate.torch.plans(model)] == [1, 1]
+
+
+class PartlyOutside(Net):
+    """A part of it is not compiled, and draws numbers from three generators."""
+
+    def __init__(self) -> None:
+        super().__init__(breaks=False)
+        self.inner = nn.BatchNorm1d(64)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        out: Tensor = self.narrow(self.outside(torch.tanh(self.wide(x)))).square().mean()
+        return out
+
+    @torch.compiler.disable
+    def outside(self, x: Tensor) -> Tensor:
+        return self.inner(nn.functional.dropout(x)) * (random.random() + np.random.random())
+
+
+@pytest.mark.filterwarnings("ignore:a part of PartlyOutside runs outside the plan", "ignore:The .grad attribute of a Tensor")
+def test_what_is_not_compiled_leaves_no_trace_of_the_announced_sizes() -> None:
+    torch.manual_seed(0)
+    plain = PartlyOutside()
+    model = checkmate.torch.compile(copy.deepcopy(plain), budget="1GiB", shapes={"x": (64, 16)}, **FLOPS)
+
+    def steps(which: nn.Module) -> list[Tensor]:
+        random.seed(0)
+        np.random.seed(0)
+        return [tensor.clone() for size in (8, 16, 8) for tensor in step(which, size)]
+
+    assert identical(steps(model), steps(plain))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_modules_that_are_compiled_one_by_one_have_one_plan_for_what_is_announced_to_each() -> None:
+    def blocks(size: int | None = None) -> tuple[list[nn.Module], Callable[[int], None]]:
+        layers = [nn.Sequential(nn.Linear(16, 16), nn.Tanh()), nn.Sequential(nn.Linear(16, 16), nn.Tanh()), Net(breaks=False)]
+        made = []
+        for layer in layers:
+            announced: Any = None if size is None else {next(iter(signature(layer.forward).parameters)): (size, 16)}
+            made.append(checkmate.torch.compile(layer, budget="100%", shapes=announced, **FLOPS))
+
+        def step(size: int) -> None:
+            x = torch.randn(size, 16)
+            for block in made:
+                x = block(x)
+            x.backward()
+
+        return made, step
+
+    made, step = blocks(256)
+    for _ in range(2):
+        step(8)
+    at_once, step = blocks()
+    for _ in range(2):
+        step(256)
+    expected, plan = checkmate.torch.plans(at_once[0])[-1], checkmate.torch.plans(made[0])[-1]
+    assert plan.num_graphs == expected.num_graphs == 3
+    assert plan.budget == expected.budget
+
+
+def test_another_thread_computes_while_one_looks_at_announced_sizes() -> None:
+    torch.manual_seed(0)
+    plain = Net(breaks=False)
+    model = checkmate.torch.compile(copy.deepcopy(plain), budget="1GiB", **FLOPS)
+    (session,) = sessions_of([], [model])
+    began, over = threading.Event(), threading.Event()
+
+    def look() -> None:
+        began.set()
+        over.wait()
+
+    with ThreadPoolExecutor(1) as other:
+        looking = other.submit(DryRun(session).observe, look)
+        began.wait()
+        try:
+            found = step(model, 8)
+        finally:
+            over.set()
+        looking.result()
+    assert identical(found, step(plain, 8))

@@ -25,7 +25,7 @@ from .graphs.part import Part, Runner, Ticket
 from .inference import InferenceGraph
 from .memory.held import note_parameters
 from .plan import Plan
-from .pytorch.internals import current_compilation
+from .pytorch.internals import current_compilation, inside_backward
 from .rounds.group import Group
 from .rounds.rounds import Round
 
@@ -72,7 +72,7 @@ class Session:
         group: the graphs that its graphs share their budget with.
         parts: its graphs. no_gradients: those among them that have no backward pass.
         module: the model, if it is known.
-        dry: runs the graphs in place of their plans while nothing is to be computed.
+        dry: a thread, and what runs the graphs that it calls in place of their plans, so that nothing is computed.
     """
 
     def __init__(self, given: Mapping[str, Any]):
@@ -82,7 +82,7 @@ class Session:
         self.warned: set[str] = set()
         self.parameters: dict[int, weakref.ref[torch.Tensor]] = {}
         self.module: weakref.ref[torch.nn.Module] | None = None
-        self.dry: Runner | None = None
+        self.dry: tuple[int, Runner] | None = None
         with _sessions_lock:
             _sessions.add(self)
 
@@ -112,12 +112,17 @@ class Session:
         """What a device reaches, measured within the budget."""
         return self.group.planner.rates_of(device)
 
+    def _dry_here(self) -> Runner | None:
+        """`dry`, if it is for this thread; autograd's engine runs backward passes, which may call graphs, in threads of its own."""
+        thread, runner = self.dry or (None, None)
+        return runner if thread == threading.get_ident() or inside_backward() else None
+
     # --- the runner of its parts ---
 
     def forward(self, part: Part, arguments: list[Any]) -> tuple[list[Any], Ticket]:
         """Run a forward pass; a round of graphs with the same options that waits for its backward passes takes it in."""
-        if self.dry is not None:
-            return self.dry.forward(part, arguments)
+        if (dry := self._dry_here()) is not None:
+            return dry.forward(part, arguments)
         note_parameters(self.parameters, arguments)
         self.group.outside.runs(trains=True)
         groups = [group for group, _ in _of_thread.waiting()]
@@ -130,14 +135,12 @@ class Session:
 
     def backward(self, ticket: Ticket, tangents: list[Any]) -> Sequence[Any]:
         """Run a backward pass."""
-        if self.dry is not None:
-            return self.dry.backward(ticket, tangents)
         return self.group.backward(ticket, tangents)
 
     def inference(self, part: Part, arguments: list[Any]) -> Sequence[Any]:
         """Run a graph that has no backward pass."""
-        if self.dry is not None:
-            return self.dry.inference(part, arguments)
+        if (dry := self._dry_here()) is not None:
+            return dry.inference(part, arguments)
         self.group.outside.runs(trains=False)
         graph = self.no_gradients[part]
         for group, round in _of_thread.waiting():

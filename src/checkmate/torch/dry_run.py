@@ -8,11 +8,14 @@ Limit: where Python code looks at numbers (a branch on the loss, experts that ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import random
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 
@@ -73,7 +76,7 @@ class DryRun:
     def observe(self, run: Callable[[], Any]) -> list[Run]:
         """What `run`, a call of the model or a training step, consists of."""
         self._round, self._before = Round[StepPlan](), None
-        self.session.dry = self
+        self.session.dry = threading.get_ident(), self
         try:
             run()
         finally:
@@ -147,6 +150,7 @@ class DryRun:
         if self._before is None:
             self._before = allocated_bytes(captured.device)
         run = self._round.begin(part, captured.sizes.bind(arguments))
+        run.runner = self
         inputs = part.inputs_of(arguments)
         self._round.note_inputs(run, inputs)
         run.settle(None)
@@ -218,18 +222,34 @@ def _like(value: torch.Tensor, storages: dict[int, torch.Tensor], number: Number
 @contextmanager
 def unchanged(module: torch.nn.Module) -> Iterator[None]:
     """Put gradients, buffers and random states of a model back to what they are now; within, there are no gradients at first."""
-    parameters, buffers = list(module.parameters()), list(module.buffers())
-    devices = {tensor.device for tensor in (*parameters, *buffers)}
+    parameters = list(module.parameters())
     gradients = [parameter.grad for parameter in parameters]
-    copies = [buffer.detach().clone() for buffer in buffers]
     for parameter in parameters:
         parameter.grad = None
     try:
-        with preserved_random_state(list(devices)):
+        with no_trace(module.buffers(), {tensor.device for tensor in parameters}):
             yield
     finally:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
+
+
+@contextmanager
+def no_trace(buffers: Iterable[torch.Tensor], devices: Collection[torch.device]) -> Iterator[None]:
+    """Put buffers and random states back to what they are now, for what is not compiled runs as ever.
+
+    Args:
+        devices: whose states these are, beside those of the buffers, of the CPU, of Python and of NumPy.
+    """
+    copies = [(buffer, buffer.detach().clone()) for buffer in buffers]
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with preserved_random_state({*devices, *(buffer.device for buffer, _ in copies)}):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
         with torch.no_grad():
-            for buffer, copy in zip(buffers, copies, strict=True):
-                buffer.copy_(copy)
+            for buffer, copy in copies:
+                if not torch.equal(buffer, copy):  # a backward pass that is still to come may have saved it
+                    buffer.copy_(copy)

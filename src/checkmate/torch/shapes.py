@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from ..errors import CheckmateError
 from .backend import Session
-from .dry_run import DryRun
+from .dry_run import DryRun, no_trace
 from .pytorch.internals import leave_open
+from .rounds.planner import places
 
 #: The largest shape of each tensor, by the name of the argument.
 Shapes = Mapping[str, Sequence[int]]
@@ -29,15 +32,23 @@ def at_shapes(
     if shapes is None:
         return compiled
     known = -1  # graphs, when their sizes were noted
+    one_at_a_time = threading.Lock()
+
+    def note_sizes(given: inspect.BoundArguments) -> None:
+        model = session.module() if session.module is not None else None
+        devices = {x.device for x in tree_leaves((given.args, given.kwargs)) if isinstance(x, torch.Tensor)}
+        with no_trace(() if model is None else model.buffers(), devices):
+            runs = DryRun(session).observe(lambda: compiled(*given.args, **given.kwargs))
+        session.group.planner.announced.update(zip(places(run.part for run in runs), (run.sizes for run in runs), strict=True))
 
     @wraps(compiled)
     def call(*arguments: Any, **keywords: Any) -> Any:
         nonlocal known
         if torch.is_grad_enabled() and not torch.compiler.is_compiling() and known != len(session.parts):
-            given = _at(inspect.signature(target).bind(*arguments, **keywords), shapes)
-            for run in DryRun(session).observe(lambda: compiled(*given.args, **given.kwargs)):
-                session.group.planner.announced[run.part, run.number] = run.sizes
-            known = len(session.parts)
+            with one_at_a_time:
+                if known != len(session.parts):
+                    note_sizes(_at(inspect.signature(target).bind(*arguments, **keywords), shapes))
+                    known = len(session.parts)
         return compiled(*arguments, **keywords)
 
     return call

@@ -91,6 +91,7 @@ class Group:
         self.plans += other.plans
         self.trained |= other.trained
         self.held.absorb(other.held)
+        self.planner.announced |= other.planner.announced
 
     def waiting(self) -> Round[StepPlan] | None:
         """The round that this thread began, if a backward pass of it may still come."""

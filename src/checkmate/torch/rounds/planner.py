@@ -6,7 +6,8 @@ Which plan a round runs under, and when a new one is needed, is `group`'s to say
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -57,7 +58,7 @@ class Planner:
 
     Attributes:
         left: bytes that were left of the rounds before when the last one began. gradients: bytes of those that were there then.
-        announced: sizes that passes will have, by part and number of the pass in its round: planned for from the start.
+        announced: sizes that passes will have, by their `places`: planned for from the start.
     """
 
     def __init__(self, given: Mapping[str, Any], held: Held):
@@ -145,7 +146,8 @@ class Planner:
         Raises:
             InfeasibleBudget: no schedule was found.
         """
-        announced = [self.announced.get((one.part, i), one.sizes) for i, one in enumerate(passes)]
+        where = places(one.part for one in passes)
+        announced = [self.announced.get(place, one.sizes) for place, one in zip(where, passes, strict=True)]
         sizes = [largest([one.sizes, announced[i], *(other.passes[i].sizes for other in others)]) for i, one in enumerate(passes)]
         at_most = [replace(one, sizes=most) for one, most in zip(passes, sizes, strict=True)]
         if not all(one.part.captured(self.profile).covers(one.sizes, by.sizes) for one, by in zip(passes, at_most, strict=True)):
@@ -294,6 +296,16 @@ class Planner:
         elif not self.options.is_relative and self._device is not None:
             total = self.automatic(self._device)
         return None if total is None else max(1, total - self._live)
+
+
+def places(parts: Iterable[Part]) -> list[tuple[Part, int]]:
+    """Each of the parts that run in a round, and how often it has run in it before: whatever runs besides, that stays."""
+    before: Counter[Part] = Counter()
+    found = []
+    for part in parts:
+        found.append((part, before[part]))
+        before[part] += 1
+    return found
 
 
 def _with_total(allow: Callable[[Graph], Allowance], total: int, graph: Graph) -> Allowance:
