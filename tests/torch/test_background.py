@@ -65,6 +65,27 @@ def planned(**options: Any) -> nn.Module:
     return checkmate.torch.compile(network(), budget="75%", cost_model="flops", **options)
 
 
+def test_the_schedule_of_larger_sizes_is_not_the_last_word(children: type[Child]) -> None:
+    plain = planned()
+    step(plain)
+    budget = checkmate.torch.plans(plain)[0].budget
+    children.begun[-1].runs = False
+    model = checkmate.torch.compile(network(), budget=budget, cost_model="flops", dynamic=False)
+    step(model)
+    children.begun[-1].runs = False
+    step(model)
+    (large,) = checkmate.torch.plans(model)
+    assert large.final and large.schedule.overhead > 1
+    model(torch.ones(224, 32)).square().mean().backward()
+    _, small = checkmate.torch.plans(model)
+    assert small.schedule.steps == large.schedule.steps
+    assert not small.final
+    children.begun[-1].runs = False
+    model(torch.ones(224, 32)).square().mean().backward()
+    _, small = checkmate.torch.plans(model)
+    assert small.final and 1 < small.schedule.overhead < large.schedule.overhead
+
+
 def test_the_better_schedule_takes_over_between_rounds(children: type[Child]) -> None:
     model = planned()
     step(model)

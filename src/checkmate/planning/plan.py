@@ -108,7 +108,8 @@ def make_plan(
 
     Args:
         kind: `Plan`, or what a front end makes of it. own: what that has besides.
-        others: plans at other shapes. Where the step is the same op by op, a schedule of theirs that fits is taken as it is.
+        others: plans at other shapes. Where the step is the same op by op, a schedule of theirs that fits is taken as it is; if `soon`, it is
+            not final, for at smaller shapes there may be a much better one.
         soon: a fair schedule will do; the plan says whether it is `final`. Methods that are named have the time that they take.
         again: ops of the forward pass that run a second time for the backward pass, whether the budget calls for it or not. Where
             there are any, the plan is final at once.
@@ -143,7 +144,7 @@ def _schedule(
     problem = with_second_runs(graph, again)
     if problem.graph is not graph:  # no other plan, and no later search, knows of the second runs
         return problem.merged(solve_cached(problem.graph, limit, **options.search())), True
-    ported = _ported(graph, limit, others)
+    ported = _ported(graph, limit, others, soon and options.method == "auto")
     if ported is not None:
         return ported
     if soon and options.method == "auto":
@@ -153,7 +154,7 @@ def _schedule(
     return solve_cached(graph, limit, start=start, keep_always=start is not None, **options.search()), True
 
 
-def _ported(graph: Graph, limit: int, others: Sequence[Plan]) -> tuple[Schedule, bool] | None:
+def _ported(graph: Graph, limit: int, others: Sequence[Plan], soon: bool) -> tuple[Schedule, bool] | None:
     """A schedule made for another batch size, if it runs here within the limit; None also where no recomputation is needed."""
     if graph.no_recompute_peak <= limit:
         return None
@@ -162,7 +163,8 @@ def _ported(graph: Graph, limit: int, others: Sequence[Plan]) -> tuple[Schedule,
             schedule = Schedule(graph, plan.schedule.steps, limit, plan.schedule.method, graph.ideal_cost)
             with suppress(InvalidSchedule):
                 if schedule.peak <= limit:
-                    return schedule, plan.final
+                    same = schedule.cost == plan.schedule.cost
+                    return schedule, plan.final and (same or not soon)
     return None
 
 
