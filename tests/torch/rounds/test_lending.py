@@ -322,3 +322,41 @@ def test_what_backward_needs_must_not_change() -> None:
         planned.layers[2].linear.weight.add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+class Dense(nn.Module):
+    def __init__(self, last: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(32, 32), nn.Linear(32, 32), last
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.second(torch.tanh(self.first(x))))
+        return y.square().mean() if self.last else y
+
+
+def test_a_script_that_holds_it_where_there_is_no_room_for_that() -> None:
+    torch.manual_seed(0)
+    budget = 600_000
+    blocks = [checkmate.torch.compile(Dense(number == DEPTH), budget=budget, **FLOPS) for number in range(DEPTH + 1)]
+
+    def step(hold: bool) -> None:
+        x, held = torch.randn(512, 32), []
+        for block in blocks:
+            x = block(x)
+            held += [x] if hold else []
+        x.backward()
+        for block in blocks:
+            block.zero_grad()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BudgetWarning)  # of the first step it is not known which graphs belong to it
+        step(hold=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BudgetWarning)
+        for _ in range(4):
+            step(hold=True)
+    first, second = [str(one.message) for one in caught if one.category is BudgetWarning]
+    assert first.startswith("the script holds what one compiled graph hands to the next")
+    assert second.startswith("no plan was found within the budget of 585.9 KiB (600000 bytes) that does not compute again")
+    named = int(second.rpartition("(")[2].removesuffix(" bytes)"))
+    assert named > budget

@@ -37,7 +37,7 @@ from .rounds import Order, Round, Run
 from .scripts import Scripts
 from .step_plan import Pass, StepPlan, order_of, own_storages, passes_of
 from .told import Told
-from .watch import Watch, WithoutPlan, held_beside, no_room, order_unknown, report_excess, script_unknown
+from .watch import Watch, WithoutPlan, held_beside, no_room, no_room_held, order_unknown, report_excess, script_unknown
 
 #: So many plans are kept; of more, those go that ran longest ago. They are made again if they are needed.
 _KEPT = 64
@@ -438,11 +438,13 @@ class Group:
                 self._growths.setdefault(plan.order, []),
                 outside,
             )
-        except InfeasibleBudget:
+        except InfeasibleBudget as error:
             excess = plan.plan.modelled_peak + max(0, outside - plan.plan.outside)
             with_script = plan.taken(plan.wanted, self.planner.profile, self._scripts.of(plan.order)) or 0
             again = plan.taken_again(self._twice[plan.order]) if plan.order in self._twice else 0
-            self._tell("no room", no_room(plan.plan, max(plan.plan.measured_peak or 0, excess, with_script, again)))
+            peak = max(plan.plan.measured_peak or 0, excess, with_script, again)
+            fits = peak <= plan.plan.budget  # but for what the script holds, see `_unlent`
+            self._tell("no room", no_room_held(plan.plan, error.smallest_found) if fits else no_room(plan.plan, peak))
             plan.outdated = False
             plan.watch.stop()
             self._settled.add(plan.order)

@@ -233,6 +233,19 @@ def no_room(plan: Plan, peak: int) -> str:
     )
 
 
+def no_room_held(plan: Plan, least: int) -> str:
+    """Words for steps in which the script holds what graphs hand to each other, where only plans that compute it again keep to the budget.
+
+    Args:
+        least: bytes of a budget that another plan was found for.
+    """
+    return (
+        f"no plan was found within the budget of {format_bytes(plan.budget)} ({plan.budget} bytes) that does not compute again what the script "
+        "holds: training goes on under the last one, and steps take as much more as that; let go of it before backward(), or give at least "
+        f"{format_bytes(least)} ({least} bytes)"
+    )
+
+
 def beyond_plans(plan: Plan, peak: int) -> str:
     """Words for an optimizer's step that takes more than the budget."""
     return (
