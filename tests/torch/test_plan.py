@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 import checkmate
 import checkmate.torch
@@ -21,7 +21,7 @@ from checkmate.solvers import solving
 from checkmate.torch.memory.measure import measure
 from checkmate.torch.ops import op_work, profile
 from checkmate.torch.plan import automatic_budget
-from torch_models import case, train, twin
+from torch_models import case, identical, train, twin
 
 #: Where the name that the test replaces is looked up.
 PLANNER = sys.modules["checkmate.torch.rounds.planner"]
@@ -142,3 +142,45 @@ def test_what_was_only_estimated_proves_nothing(outside: bool, monkeypatch: pyte
     with pytest.raises(checkmate.InfeasibleBudget) as caught:
         step(checkmate.torch.compile(copy.deepcopy(model), budget=own // 4, cost_model="flops"))
     assert own // 4 < caught.value.proven_minimum < own < caught.value.smallest_found
+
+
+class Branches(nn.Module):
+    """What the first branches make is read last, so that another order takes less."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(6))
+
+    def forward(self, x: Tensor, breaks: bool) -> Tensor:
+        branches = [nn.functional.dropout(torch.relu(layer(x)), 0.3) for layer in self.layers]
+        if breaks:
+            torch._dynamo.graph_break()
+        y = torch.zeros_like(x)
+        for branch in reversed(branches):
+            y = torch.tanh(y + branch)
+        return y.square().mean()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize("breaks", [False, True])
+def test_numbers_are_drawn_in_turn_whatever_order_is_asked_for(breaks: bool) -> None:
+    torch.manual_seed(0)
+    plain, x = Branches(), torch.randn(512, 32)
+    model = checkmate.torch.compile(
+        copy.deepcopy(plain), budget="80%", order="any", cost_model="flops", time_limit=1, gap=0.05, wait=True
+    )
+    for _ in range(2):
+        found = []
+        for which in (plain, model):
+            torch.manual_seed(1)
+            which.zero_grad()
+            loss = which(x, breaks)
+            loss.backward()
+            found.append([loss.detach(), *(parameter.grad for parameter in which.parameters())])
+        assert identical(*found)
+    with torch.no_grad():
+        found = []
+        for which in (plain, model):
+            torch.manual_seed(1)
+            found.append([which(x, breaks)])
+        assert identical(*found)

@@ -10,6 +10,7 @@ from ..errors import InfeasibleBudget
 from ..planning import FREE, Allowance, make_plan
 from .graphs.capture import Captured, read_joint_graph
 from .graphs.emit import Emitted, emit
+from .graphs.halves import draws
 from .graphs.part import Part
 from .inductor.inner import Inductor, compile_alone
 from .memory.measure import storages_of
@@ -127,7 +128,9 @@ class InferenceGraph:
             graph = part_graph(captured).graph
 
             def planned(more: int) -> Plan:
-                return make_plan(graph, options, replace(allowance, outside=held + more), Plan, device=device)
+                return make_plan(
+                    graph, options.in_turn(1, draws(captured)), replace(allowance, outside=held + more), Plan, device=device
+                )
 
             try:
                 plan = with_room(planned, self._growths.setdefault(sizes, []), held)

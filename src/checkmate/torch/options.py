@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,12 +26,14 @@ class Options(planning.Options):
     """Options of `checkmate.torch.compile`, and of `torch.compile(..., backend="checkmate", options={...})`.
 
     Attributes:
-        budget, reserved, method, order, gap, time_limit, seed, cost_model, wait: as in `checkmate.planning.Options`.
+        budget, reserved, method, gap, time_limit, seed, cost_model, wait: as in `checkmate.planning.Options`.
         keep_checkpoints: what is inside `torch.utils.checkpoint` is computed again in the backward pass even where the budget has
             room for it, and the first steps wait for the whole search. By default checkpoints count for nothing: their regions are
             planned like everything else.
         of: what the budget is put on. "allocated": bytes of live tensors. "reserved", on CUDA: what PyTorch's caching allocator has
             taken from the device, gaps between tensors included (what `nvidia-smi` shows, less the context of CUDA).
+        order: "any" is for steps of one graph that draws random numbers no more than once. All others keep the given order: graphs run in
+            turn, and numbers that are drawn in another order would be others than those of plain training.
         inner: what runs the ops of a planned step. "eager": the kernels that eager training runs, with results that are the same to the
             bit. "inductor": kernels that PyTorch's own compiler makes of both passes, with its results; each plan is compiled, so
             that the first steps wait for the whole search.
@@ -46,6 +48,10 @@ class Options(planning.Options):
             raise UnknownMethod(f"unknown inner={self.inner!r}: choose among {', '.join(_INNER)}")
         if self.of not in _OF:
             raise UnknownMethod(f"unknown of={self.of!r}: choose among {', '.join(_OF)}")
+
+    def in_turn(self, graphs: int, draws: int) -> Options:
+        """For a step of so many graphs, with so many random ops: see `order`."""
+        return self if self.order == "given" or max(graphs, draws) <= 1 else replace(self, order="given")
 
     def check_device(self, device: torch.device) -> None:
         """Raises BudgetError where the device has no such thing as the budget is put on."""

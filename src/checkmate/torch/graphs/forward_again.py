@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any
 
 from ..ops.batch_norm import is_batch_norm
-from ..ops.nodes import arguments_of, depends_on_tangents, has_side_effects, is_clone, is_random, reached_from
+from ..ops.nodes import arguments_of, depends_on_tangents, has_side_effects, is_clone, reached_from
 from ..ops.sizes import Bindings
 from ..pytorch.internals import Boxed
 from ..pytorch.random import States, drawing_from, random_states
 from .capture import RNG_STATE_BYTES, Captured
-from .halves import Halves, unready
+from .halves import Halves, draws, unready
 from .part import Ticket, versions
 
 
@@ -34,7 +34,7 @@ class Called:
         # `data` has a count of changes of its own: what the pass itself, or the next one, writes there is no mistake.
         self._arguments = [x.data if place in self._written else x for place, x in enumerate(arguments)]
         self._versions = versions(self._arguments)
-        self._states = random_states([captured.device]) if _draws(captured) else []
+        self._states = random_states([captured.device]) if draws(captured) else []
 
     def exchange(self, ticket: Ticket) -> bool:
         """Have the ticket hold this and nothing else. False if it was changed in place since: what was saved is still right."""
@@ -88,7 +88,7 @@ class _Again(Halves):
 
 def bytes_of(captured: Captured) -> int:
     """What `Called` takes on the device of the budget, beyond what lives anyway."""
-    return RNG_STATE_BYTES if captured.device.type == "cpu" and _draws(captured) else 0
+    return RNG_STATE_BYTES if captured.device.type == "cpu" and draws(captured) else 0
 
 
 def can_run_again(captured: Captured) -> bool:
@@ -102,11 +102,6 @@ def can_run_again(captured: Captured) -> bool:
         return False
     reads = {user for (node,) in written for user in node.users if not is_batch_norm(user)}
     return reached_from(reads).isdisjoint(depends_on_tangents(captured.module))
-
-
-def _draws(captured: Captured) -> bool:
-    """It draws random numbers."""
-    return any(node is not None and is_random(node) for node in captured.nodes)
 
 
 def _written(captured: Captured) -> frozenset[int]:

@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import CheckmateError
 from ...schedule import Compute, Step
 from ..inductor.inner import Pair, compile_pair
-from ..ops.nodes import Computation
+from ..ops.nodes import Computation, is_random
 from ..ops.sizes import Bindings
 from ..pytorch.internals import Boxed, boxed
 from .capture import Captured
@@ -77,6 +77,11 @@ def computations(steps: Iterable[Step]) -> list[Computation]:
             times[step.op] += 1
             found.append((step.op, times[step.op]))
     return found
+
+
+def draws(captured: Captured) -> int:
+    """How many of its ops draw random numbers."""
+    return sum(node is not None and is_random(node) for node in captured.nodes)
 
 
 def halves_of(captured: Captured, steps: Sequence[Step], apart: Collection[Computation] | None) -> Halves:

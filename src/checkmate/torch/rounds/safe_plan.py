@@ -21,7 +21,7 @@ _SECONDS = 3.0
 
 def safe_halves(captured: Captured, options: Options, allowance_of: Callable[[Graph], Allowance]) -> Halves:
     """The functions of a part that leave the most room for others; where they pass the budget, those with the least peak known."""
-    quick = replace(options, time_limit=min(options.time_limit, _SECONDS), gap=max(options.gap, 0.05))
+    quick = replace(options, order="given", time_limit=min(options.time_limit, _SECONDS), gap=max(options.gap, 0.05))
     part = part_graph(captured)
     allowance = allowance_of(part.graph)
     graph, _ = least_across(part, allowance.limit)

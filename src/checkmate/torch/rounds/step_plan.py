@@ -17,7 +17,7 @@ from ...planning.step_graph import StepGraph, join
 from ...planning.stretches import Again, as_run, bytes_before, cut, lends, peak_as_run
 from ...schedule import Compute, Schedule, Step, simulate
 from ..graphs.capture import Captured, Profiler
-from ..graphs.halves import Halves, computations, halves_of
+from ..graphs.halves import Halves, computations, draws, halves_of
 from ..graphs.part import Part
 from ..memory.caching_allocator import counted, is_native
 from ..memory.script_memory import NOTHING, Script
@@ -440,6 +440,7 @@ def make_step_plan(
         InfeasibleBudget: no schedule was found.
     """
     joined, captured = joined_graph(passes, events, profile, script)
+    options = options.in_turn(len(passes), sum(map(draws, captured)))
     device, graphs = captured[0].device, len({one.part for one in passes})
     allowance = allowance_of(joined.graph)
     limit, room = allowance.limit, allowance.total - allowance.margin
