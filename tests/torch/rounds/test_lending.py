@@ -360,3 +360,22 @@ def test_a_script_that_holds_it_where_there_is_no_room_for_that() -> None:
     assert second.startswith("no plan was found within the budget of 585.9 KiB (600000 bytes) that does not compute again")
     named = int(second.rpartition("(")[2].removesuffix(" bytes)"))
     assert named > budget
+
+
+def test_what_has_come_as_planned_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [checkmate.torch.compile(Dense(number == DEPTH), budget="1GiB", **FLOPS) for number in range(DEPTH + 1)]
+    looked: list[int] = []
+    covers = StepPlan._covers
+
+    def counted(plan: StepPlan, number: int, sizes: Any) -> bool:
+        looked.append(number)
+        return covers(plan, number, sizes)
+
+    for _ in range(3):
+        looked.clear()
+        monkeypatch.setattr(StepPlan, "_covers", counted)
+        x = torch.randn(8, 32)
+        for block in blocks:
+            x = block(x)
+        x.backward()
+    assert sorted(looked) == list(range(DEPTH + 1))

@@ -98,7 +98,7 @@ class Endings:
         if not round.waiting:
             return True
         if planned is not None:
-            return planned == round.order and planned not in self._go_on
+            return len(planned) == len(round.events) and planned == round.order and planned not in self._go_on
         if run.number or self._collected == _COLLECTED:  # after that of the first, others seldom follow
             return False
         self._collected += 1

@@ -140,6 +140,7 @@ class Round(Generic[AnyPlan]):
         intact: as far as was looked, what runs were called with was there when other backward passes began.
         handing: what runs have left for each other, under a plan of stages.
         held_by_script: what a run has returned was still there when the plan had it computed again.
+        agreed: a plan, and how many of the events are known to come as planned at sizes that it is for.
         beside: graphs without gradients that ran between the passes: after which event, the bytes that they took, and the storages and
             bytes of what else they were given.
     """
@@ -156,6 +157,7 @@ class Round(Generic[AnyPlan]):
     intact: bool = True
     handing: Any = None
     held_by_script: bool = False
+    agreed: tuple[AnyPlan | None, int] = (None, 0)
     beside: list[tuple[int, int, list[tuple[weakref.ref[Any], int]]]] = field(default_factory=list)
     _looks: dict[int, list[Any]] = field(default_factory=dict)  # of the outputs of each run
     _made: dict[int, tuple[weakref.ref[Any], Hashable | Link]] = field(default_factory=dict)

@@ -156,12 +156,16 @@ class StepPlan:
 
     def follows(self, round: Round[Any]) -> bool:
         """What has run so far in a round agrees with this plan, at sizes that it covers."""
-        if self.stages is not None and not all(map(self._borrows, round.runs)):
+        agreed = round.agreed[1] if round.agreed[0] is self else 0
+        new = round.events[agreed:]
+        runs = [round.runs[event.pair] for event in new if not event.backward]
+        borrows = self.stages is None or all(map(self._borrows, runs))
+        if not borrows or self.order[agreed : len(round.events)] != order_of(round.runs, new):
             return False
-        return round.order == self.order[: len(round.events)] and (
-            all(self._covers(run.number, run.sizes) for run in round.runs)
-            or any(all(run.sizes == known for run, known in zip(round.runs, sizes, strict=False)) for sizes in self._sizes)
-        )
+        if all(self._covers(run.number, run.sizes) for run in runs):
+            round.agreed = self, len(round.events)
+            return True
+        return any(all(run.sizes == known for run, known in zip(round.runs, sizes, strict=False)) for sizes in self._sizes)
 
     def _covers(self, number: int, sizes: Bindings) -> bool:
         """A pass takes no more at these sizes than at those that it is planned for."""
@@ -352,7 +356,7 @@ def _with_less(allowance: Allowance, limit: int) -> Allowance:
     return replace(allowance, margin=allowance.margin + allowance.limit - limit)
 
 
-def order_of(passes: Sequence[Pass], events: Sequence[Event]) -> Order:
+def order_of(passes: Sequence[Pass | Run], events: Sequence[Event]) -> Order:
     """What a round of these passes looks like."""
     return tuple((passes[event.pair].part, event.pair, event.backward) for event in events)
 
