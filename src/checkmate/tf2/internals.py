@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.core.protobuf import rewriter_config_pb2
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.eager import cancellation, record
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute as eager_execute
@@ -135,6 +137,24 @@ def replace_op(op: tf.Operation, tensor: tf.Tensor, outputs: list[tf.Tensor]) ->
 def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
     """What is known of the variable behind a resource handle."""
     handle_data_util.copy_handle_data(source, target)
+
+
+def converting(model: Any) -> AbstractContextManager[Any]:
+    """In this block tf_keras has AutoGraph convert what users write: the `call` of layers, losses and metrics. Keras 3 never does."""
+    is_keras_3 = not hasattr(model, "_autographed_call")
+    return nullcontext() if is_keras_3 else ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED)
+
+
+def converted_where_keras_does(model: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The `call` of a model as Keras runs it."""
+    if not hasattr(model, "_autographed_call") or not model._should_use_autograph():
+        return call
+    return autograph.tf_convert(call, ag_ctx.control_status_ctx())  # type: ignore[no-any-return]
+
+
+def not_converted(function: Callable[..., Any]) -> None:
+    """AutoGraph is to call a function as it is; what that calls may still be converted."""
+    autograph.autograph_artifact(function)
 
 
 def layers_in(model: Any) -> Iterable[Any]:

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ...errors import BudgetWarning
-from ..internals import is_recording, layers_in
+from ..internals import converted_where_keras_does, converting, is_recording, layers_in, not_converted
 
 Step = Callable[..., Any]
 
@@ -18,18 +18,22 @@ _WARNS = "_checkmate_warns"  # a function that has this attribute warns already
 _TRACING: ContextVar[bool] = ContextVar("a step is traced for a plan", default=False)
 
 
-def covered(step: Step) -> Step:
-    """A step that is planned: gradients that are recorded while it is traced are those of the plan."""
+def covered(model: Any) -> Callable[[Step], Step]:
+    """A step of a model that is planned: gradients that are recorded while it is traced are those of the plan."""
 
-    @functools.wraps(step)
-    def traced(*arguments: Any) -> Any:
-        token = _TRACING.set(True)
-        try:
-            return step(*arguments)
-        finally:
-            _TRACING.reset(token)
+    def decorated(step: Step) -> Step:
+        @functools.wraps(step)
+        def traced(*arguments: Any) -> Any:
+            token = _TRACING.set(True)
+            try:
+                with converting(model):
+                    return step(*arguments)
+            finally:
+                _TRACING.reset(token)
 
-    return traced
+        return traced
+
+    return decorated
 
 
 def warn_of_other_training(model: Any) -> None:
@@ -54,9 +58,10 @@ def warn_of_other_training(model: Any) -> None:
                 BudgetWarning,
                 stacklevel=2,
             )
-        return original(*arguments, **named)
+        return converted_where_keras_does(model, original)(*arguments, **named)
 
     setattr(call, _WARNS, True)
+    not_converted(call)
     model.call = call
 
 

@@ -133,7 +133,7 @@ class _Trainer:
             as_plain = batch_unknown_to_losses if is_batch_open(traced_as) else nullcontext
 
             # The batch has the name that it has in plain Keras: in an order of names TensorFlow multiplies several factors.
-            @covered
+            @covered(self._model)
             def step(*data: tf.Tensor) -> Any:
                 note_layers(self._model)
                 given = iter(data)
@@ -170,9 +170,9 @@ def _build_optimizer(model: Any) -> None:
     is_own = type(model).train_step.__module__.partition(".")[0] in ("keras", "tf_keras")
     unbuilt = hasattr(optimizer, "build") and not getattr(optimizer, "built", False)
     if is_own and is_complete(model) and unbuilt and model.trainable_variables:
-        # In the scope in which an optimizer of Keras 3 would do it itself: paths of its variables follow from it.
-        keras = keras_of(model)
-        with keras.name_scope(optimizer.name, caller=optimizer) if hasattr(keras, "name_scope") else nullcontext():
+        # In the scope in which an optimizer would do it itself: paths of its variables follow from it.
+        keras, name = keras_of(model), optimizer.name
+        with keras.name_scope(name, caller=optimizer) if hasattr(keras, "name_scope") else tf.name_scope(name or "optimizer"):
             optimizer.build(model.trainable_variables)
 
 

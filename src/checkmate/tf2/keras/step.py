@@ -31,7 +31,8 @@ def build(model: Any, optimizer: Any, input_spec: Any) -> None:
         optimizer: may be None. input_spec: nest of `tf.TensorSpec`.
     """
     if not is_complete(model):
-        tf.function(lambda inputs: model(inputs, training=False), autograph=False).get_concrete_function(input_spec)
+        call = covered(model)(lambda inputs: model(inputs, training=False))
+        tf.function(call, autograph=False).get_concrete_function(input_spec)
     if not model.trainable_variables:
         raise CheckmateError("the model has no trainable variables: there is nothing to train")
     if optimizer is not None:
@@ -68,7 +69,7 @@ def training_step(model: Any, loss: Any, optimizer: Any, metrics: Sequence[Any] 
     loss_function = loss_of(model, loss)
     _check_metrics(metrics)
 
-    @covered
+    @covered(model)
     @trained_as_at_first(model)
     def step(x: Any, y: Any) -> Any:
         prediction, value, gradients = _gradients(model, loss_function, optimizer, x, y)
@@ -83,7 +84,7 @@ def training_step(model: Any, loss: Any, optimizer: Any, metrics: Sequence[Any] 
 def gradient_step(model: Any, loss: Any) -> Callable[[Any, Any], Any]:
     """`step(x, y) -> (prediction, loss, gradients)`: nothing is updated but what the layers update themselves."""
     loss_function = loss_of(model, loss)
-    return covered(lambda x, y: _gradients(model, loss_function, None, x, y))
+    return covered(model)(lambda x, y: _gradients(model, loss_function, None, x, y))
 
 
 def loss_of(model: Any, loss: Any) -> Callable[[Any, Any], tf.Tensor]:
