@@ -8,8 +8,8 @@ import json
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -50,22 +50,26 @@ def options(description: str) -> argparse.ArgumentParser:
 def survey(
     args: argparse.Namespace,
     outcome: Callable[[int], Outcome],
-    fine: Collection[str],
+    fine: Sequence[str],
     environment: dict[str, Any],
     settings: dict[str, Any],
 ) -> int:
     """Try the programs of all seeds, until Ctrl-C, and report. Returns the exit code: 1 if there is any failure.
 
     Args:
-        args: of the `options`. outcome: of the program of a seed. fine: kinds that are no failures. environment, settings: for the file.
+        args: of the `options`. outcome: of the program of a seed. fine: kinds that are no failures, the usual one first.
+            environment, settings: for the file, which also has the seeds of each kind but the usual one.
     """
     counts: Counter[str] = Counter()
     failures: list[dict[str, Any]] = []
+    seeds: defaultdict[str, list[int]] = defaultdict(list)
     begin = time.monotonic()
     with suppress(KeyboardInterrupt):
         for number, seed in enumerate(range(args.seed, args.seed + args.programs), 1):
             kind, detail, text = outcome(seed)
             counts[kind] += 1
+            if kind != fine[0]:
+                seeds[kind].append(seed)
             if kind not in fine:
                 failures.append({"seed": seed, "kind": kind, "detail": detail[:1000]})
                 print(f"seed {seed}: {kind}: {detail}", flush=True)
@@ -77,6 +81,7 @@ def survey(
     print(f"{counts.total()} programs in {seconds:.0f} s: {dict(counts)}, {len(failures)} failures")
     if args.output:
         settings = {"programs": args.programs, "seed": args.seed, **settings}
-        report = {"environment": environment, "settings": settings, "seconds": seconds, "counts": counts, "failures": failures}
+        report = {"environment": environment, "settings": settings, "seconds": seconds, "counts": counts, "seeds": seeds}
+        report["failures"] = failures
         args.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return 1 if failures else 0

@@ -39,8 +39,8 @@ from checkmate import InfeasibleBudget
 TRIES = 4
 TIME_LIMIT, PLAN_SECONDS = 1.0, 4.0  # s, of a search, and of a plan
 MOST_SECONDS = 300  # of a program
-#: What is no failure.
-FINE = ("same", "near", "not trained")
+#: What is no failure. "refused": the budget is, and so are those that the errors name.
+FINE = ("same", "near", "not trained", "refused")
 #: Numbers are near that differ by no more than such a part of the largest ones: what differs in its last bits goes apart in a few steps.
 NEAR = 0.02
 
@@ -115,7 +115,7 @@ def judge(program: Program, front: Any = checkmate.tf2) -> tuple[str, str]:
     try:
         training, told = _ours(program, front)
     except InfeasibleBudget as error:
-        return "not trained", str(error)
+        return "refused", str(error)
     except Exception as error:  # noqa: BLE001 - that is what is looked for
         return "fails", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
     if differs := difference(expected, training.found, _equal):

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from checkmate import InfeasibleBudget
+
 pytest.importorskip("keras")
 
 # Keras saves variables in a way that NumPy 2 asks to be written otherwise.
@@ -73,6 +75,7 @@ def test_a_front_end_that_changes_a_weight_by_a_millionth_is_seen(load: Any) -> 
         ([1.0, 1.0001], 1.001, 10, False, "near"),  # plain training does not repeat itself
         ([1.0, 1.0001], 1.1, 10, False, "differs"),
         ([1.0, 1.0], "no", 10, False, "fails"),
+        ([1.0, 1.0], "refused", 10, False, "refused"),
         (["no", "no"], 1.0, 10, False, "not trained"),
         ([float("nan")] * 2, 1.0, 10, False, "not trained"),
         ([1.0, 1.0], 1.0, 11, False, "above the budget"),
@@ -98,6 +101,8 @@ def test_verdicts(
         def run(self) -> Any:
             if self.number == "no":
                 raise IndexError("no")
+            if self.number == "refused":
+                raise InfeasibleBudget(budget=10, proven_minimum=11, smallest_found=12)
             self.found = [("loss", np.asarray(self.number))]
             return self
 
