@@ -93,6 +93,28 @@ def test_branches_in_a_loop_of_ones_own() -> None:
     assert float(step(x, y)[1]) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_legacy_optimizers_in_a_loop_of_ones_own(scaled: bool) -> None:
+    """Against fit, which trains with them by itself."""
+    x, y = map(tf.constant, batch())
+    found = []
+    for is_plain in (True, False):
+        model = fresh(lambda: tf_keras.Sequential([tf_keras.Input((WIDTH,)), layers.Dense(8, "relu"), layers.Dense(1)]))
+        optimizer = tf_keras.optimizers.legacy.SGD(0.1, momentum=0.9)
+        if scaled:
+            optimizer = tf_keras.mixed_precision.LossScaleOptimizer(optimizer)
+        if is_plain:
+            model.compile(optimizer, "mse")
+            model.fit(x, y, batch_size=len(x), epochs=3, verbose=0)
+        else:
+            step = compile(model, "mse", optimizer, x, y, **OPTIONS)
+            for _ in range(3):
+                step(x, y)
+        found.append([*model.get_weights(), *(variable.numpy() for variable in optimizer.variables())])
+    for one, ours in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, one, rtol=1e-5, atol=1e-6)
+
+
 def test_names_of_an_optimizers_variables() -> None:
     names = []
     for prepared in (False, True):

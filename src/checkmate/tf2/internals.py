@@ -152,6 +152,17 @@ def converted_where_keras_does(model: Any, call: Callable[..., Any]) -> Callable
     return autograph.tf_convert(call, ag_ctx.control_status_ctx())  # type: ignore[no-any-return]
 
 
+def is_optimizer(given: Any) -> bool:
+    """It is an optimizer of Keras 3 or tf_keras, the legacy ones of the latter included."""
+    makes_variables = callable(getattr(given, "build", None)) or callable(getattr(given, "_create_all_weights", None))
+    return makes_variables and callable(getattr(given, "apply_gradients", None))
+
+
+def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Create what an optimizer keeps for the variables that it is to train."""
+    (optimizer.build if hasattr(optimizer, "build") else optimizer._create_all_weights)(variables)
+
+
 def not_converted(function: Callable[..., Any]) -> None:
     """AutoGraph is to call a function as it is; what that calls may still be converted."""
     autograph.autograph_artifact(function)

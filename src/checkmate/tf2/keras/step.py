@@ -10,6 +10,7 @@ import tensorflow as tf
 from ...errors import CheckmateError
 from ...text import printable
 from ..graphs.layers import note_layers
+from ..internals import build_optimizer, is_optimizer
 from .coverage import covered, trained_as_at_first
 
 
@@ -36,8 +37,14 @@ def build(model: Any, optimizer: Any, input_spec: Any) -> None:
     if not model.trainable_variables:
         raise CheckmateError("the model has no trainable variables: there is nothing to train")
     if optimizer is not None:
-        optimizer.build(model.trainable_variables)
-    refuse_distributed(model, [*model.variables, *(getattr(optimizer, "variables", None) or ())], fitted=False)
+        build_optimizer(optimizer, model.trainable_variables)
+    refuse_distributed(model, [*model.variables, *_variables_of(optimizer)], fitted=False)
+
+
+def _variables_of(optimizer: Any) -> Sequence[Any]:
+    """What an optimizer keeps; in legacy ones of tf_keras it is a method that tells."""
+    found = getattr(optimizer, "variables", ())
+    return list((found() if callable(found) else found) or ())
 
 
 def refuse_distributed(model: Any, variables: Sequence[Any], *, fitted: bool) -> None:
@@ -144,7 +151,7 @@ def optimizer_of(model: Any, optimizer: Any) -> Any:
             return keras_of(model).optimizers.get(optimizer)
         except ValueError:
             raise CheckmateError(f"Keras has no optimizer of the name {printable(repr(optimizer), 60)}") from None
-    if isinstance(optimizer, type) or not all(callable(getattr(optimizer, name, None)) for name in ("build", "apply_gradients")):
+    if isinstance(optimizer, type) or not is_optimizer(optimizer):
         kind = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
         raise CheckmateError(
             f'optimizer must be a Keras optimizer, such as keras.optimizers.Adam(), or its name, "adam"; it is {kind}'
