@@ -301,6 +301,46 @@ def test_variables_of_an_optimizer_that_scales_the_loss_have_the_paths_of_plain_
     assert paths[0] == paths[1]
 
 
+def test_a_step_is_counted_after_what_reads_the_count() -> None:
+    """What waits for the updates is, in TensorFlow's rewriting, the constant that is added to the count."""
+
+    class Counting(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.last, self.steps = (
+                layers.Dense(64, activation="relu"),
+                layers.Dense(1),
+                tf.Variable(0.0, trainable=False),
+            )
+
+        def call(self, x: Any) -> Any:
+            return self.last(self.hidden(x))
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+            weights = [one.value for one in self.trainable_variables]
+            pairs = list(zip(weights, tape.gradient(loss, weights), strict=True))
+            rate = 0.1 / (self.steps + 1.0)
+            with tf.control_dependencies([one.assign_sub(rate * change, read_value=False) for one, change in pairs]):
+                self.steps.assign_add(1.0)
+            return {"loss": loss}
+
+    x = np.random.default_rng(0).normal(size=(512, 64)).astype("float32")
+    found = []
+    for prepared in (False, True):
+        keras.utils.set_random_seed(3)
+        model = Counting()
+        model.compile()
+        if prepared:
+            prepare(model, **OPTIONS)
+        found.append((model.fit(x, x[:, :1], batch_size=128, verbose=0).history, model.get_weights()))
+    assert found[0][0] == found[1][0]
+    for one, ours in zip(found[0][1], found[1][1], strict=True):
+        np.testing.assert_array_equal(ours, one)
+
+
 @pytest.mark.filterwarnings("ignore:The model does not have any trainable weights:UserWarning")
 def test_a_model_with_nothing_to_train() -> None:
     def build() -> Any:

@@ -115,6 +115,39 @@ def test_legacy_optimizers_in_a_loop_of_ones_own(scaled: bool) -> None:
         np.testing.assert_allclose(ours, one, rtol=1e-5, atol=1e-6)
 
 
+def test_two_legacy_optimizers() -> None:
+    """Their slots are arguments of the step, on whose devices their updates are to be."""
+
+    class Pair(tf_keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = (tf_keras.Sequential([layers.Dense(WIDTH, "relu"), layers.Dense(1)]) for _ in range(2))
+            self.optimizers = [tf_keras.optimizers.legacy.Adam(1e-2) for _ in range(2)]
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            losses = {}
+            for name, part, optimizer in zip("ab", (self.one, self.other), self.optimizers, strict=True):
+                with tf.GradientTape() as tape:
+                    losses[name] = tf.reduce_mean(tf.square(part(x, training=True) - y))
+                gradients = tape.gradient(losses[name], part.trainable_weights)
+                optimizer.apply_gradients(zip(gradients, part.trainable_weights, strict=True))
+            return losses
+
+    found = []
+    for prepared in (False, True):
+        model = fresh(Pair)
+        model.compile()
+        if prepared:
+            prepare(model, **OPTIONS)
+        model.fit(*batch(), batch_size=256, epochs=2, verbose=0)
+        found.append(model.get_weights())
+    (step,) = model.make_train_function._trainer._steps.values()
+    assert [shaped.captured.traced.rewritten for shaped in step._steps.values()] == [True]
+    for one, ours in zip(*found, strict=True):
+        np.testing.assert_array_equal(ours, one)
+
+
 def test_names_of_an_optimizers_variables() -> None:
     names = []
     for prepared in (False, True):

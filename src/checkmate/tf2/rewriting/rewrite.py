@@ -7,14 +7,15 @@ edges keep the rewriting from many ops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from ..internals import copy_handle_data, is_stateful_type, replace_input, rewritten_graph
-from ..ops.op_kinds import are_sizes_known, counts_elements, is_handle
+from ..ops.op_kinds import READERS, are_sizes_known, counts_elements, is_handle
 from .branches import is_taken_apart, rewrite_branches, zeros
 from .known_sizes import fill_in_sizes
 from .lookups import look_up_in_place
@@ -22,6 +23,9 @@ from .sums import with_sums
 
 #: Loops and branches.
 _WHOLE = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"})
+
+#: Stateful for TensorFlow, but nothing need wait for them.
+_READING = READERS | {"ReadVariableOp", "VarHandleOp", "_Arg", "_Retval"}
 
 #: They pass a control edge on.
 _PASSED_ON = frozenset({"NoOp", "Identity", "IdentityN"})
@@ -59,6 +63,7 @@ def rewriting_of(function: Any, argument_count: int) -> Rewriting | None:
     nodes = list(with_sums(definition))
     look_up_in_place(nodes)
     passing = {node.name: node.op in _PASSED_ON or is_stateful_type(node.op) for node in definition.node}
+    handed_on = _handed_on(nodes, passing)
     for node in nodes:
         if node.op == "_Arg":
             places[node.name] = node.attr["index"].i
@@ -68,10 +73,13 @@ def rewriting_of(function: Any, argument_count: int) -> Rewriting | None:
             copy = kept.node.add()
             copy.CopyFrom(node)
             _name_as_of_onednn(copy)
+            # Every node is on its device by now; what it shares that with may be gone, as arguments are.
+            copy.attr.pop("_class", None)
             # What is left of ops that are gone: a constant does not wait for what it was folded from.
             edges = [name for name in node.input if name.startswith("^") and not (passing[node.name] and passing[name[1:]])]
             for name in edges:
                 copy.input.remove(name)
+            copy.input.extend(sorted(handed_on[node.name] - {*copy.input}))
     return Rewriting(function, kept, places, [results[number] for number in range(len(results))])
 
 
@@ -142,6 +150,35 @@ def _lost_shapes(graph: tf.Graph, traced: Callable[[], tf.Graph]) -> dict[str, t
     unknown = [op for op in graph.get_operations() if not are_sizes_known(op.outputs)]
     known = {op.name: op for op in traced().get_operations() if are_sizes_known(op.outputs)} if unknown else {}
     return {op.name: known[op.name] for op in unknown if op.name in known and known[op.name].type == op.type}
+
+
+def _handed_on(nodes: Sequence[Any], passing: Mapping[str, bool]) -> defaultdict[str, set[str]]:
+    """Control edges that nodes need in place of those of what they read.
+
+    Where a change of a variable waits for others, as counting a step does for the updates of a legacy optimizer, it may be left to the
+    constant that it reads to wait for them.
+
+    Args:
+        passing: of nodes, by name, whether they keep control edges.
+    """
+    changing = {node.name for node in nodes if node.op == "NoOp" or (is_stateful_type(node.op) and node.op not in _READING)}
+    readers: defaultdict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        for edge in node.input:
+            readers[edge.partition(":")[0]].append(node.name)
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for node in nodes:
+        edges = {edge for edge in node.input if edge.startswith("^") and edge[1:] in changing}
+        stack, seen = [] if passing.get(node.name) or not edges else [node.name], set()
+        while stack:
+            for name in readers[stack.pop()]:
+                if name not in seen:
+                    seen.add(name)
+                    if passing.get(name):
+                        found[name] |= edges
+                    else:
+                        stack.append(name)
+    return found
 
 
 def _may_stay_whole(op: tf.Operation) -> bool:
