@@ -134,7 +134,8 @@ class Program:
         text = "\n".join((*self.init, *self.body))
         optimizer = self.script.optimizer
         sparse = "Embedding" in text and any(name in optimizer for name in ("Adadelta", "Adafactor", "RMSprop"))
-        return sparse or any(word in text for word in LOOSE) or ("centered" in optimizer and "accumulation" in optimizer)
+        centered = "centered" in optimizer and ("accumulation" in optimizer or "LossScale" in optimizer)
+        return sparse or centered or any(word in text for word in LOOSE)
 
     def source(self) -> str:
         """Of a Python module that has the functions `make()`, of a model, `optimizer()` and `losses()`."""
