@@ -25,6 +25,7 @@ from checkmate.torch import BudgetWarning
 from checkmate.torch.graphs import part
 from checkmate.torch.graphs.capture import Captured
 from checkmate.torch.graphs.halves import Halves
+from checkmate.torch.memory import script_memory
 from checkmate.torch.rounds import planner
 from checkmate.torch.rounds.planner import Planner
 from torch_models import identical
@@ -315,6 +316,28 @@ def test_what_a_script_has_when_backward_passes_run_once_more_is_known_from_the_
         assert own + seen.peak - seen.base <= budget
     (plan,) = checkmate.torch.plans(model)
     assert plan.schedule.overhead > 1
+
+
+def test_many_backward_passes_over_one_forward_pass_are_not_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a Jacobian: a look takes longer than such a pass. The last one is looked at from the second step on."""
+    model = nn.Sequential(nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 40))
+    checkmate.torch.compile(model, budget="1GiB", **FLOPS)
+    looked: list[int] = []
+    gradients: list[Tensor] = []
+    recording = script_memory.Recording
+    monkeypatch.setattr(script_memory, "Recording", lambda: looked.append(len(gradients)) or recording())
+
+    for last in ([], [39]):
+        x = torch.ones(1, 40, requires_grad=True)
+        (out,) = model(x)
+        for one in out:
+            gradients += torch.autograd.grad(one, x, retain_graph=True)
+        del out, one
+        for plain in x.square().sum(0):  # they run nothing once more
+            torch.autograd.grad(plain, x, retain_graph=True)
+        assert looked == [*range(9), 16, 32, *last]
+        gradients.clear()
+        looked.clear()
 
 
 def test_a_forward_pass_that_fails_is_waited_for_by_nobody() -> None:

@@ -51,6 +51,11 @@ class Script:
 #: As long as nothing is known.
 NOTHING = Script()
 
+#: So many further runs of the engine over what a round has left are recorded, then the 16th, the 32nd and so on, and the one that was the
+#: last in a round before: a Jacobian has a run for each of its rows, which takes milliseconds, and a look at the script's memory a tenth of
+#: a second.
+_EACH_AGAIN = 8
+
 
 @dataclass(frozen=True)
 class _Begins:
@@ -85,6 +90,7 @@ class ScriptMemory:
         inside: the round runs inside of a backward pass, as in that of a `torch.autograd.Function` which computes its forward pass again.
         beside: finds storages that the script holds besides, by identity. held: their bytes, when the engine began.
         again: the most bytes that the script had of its own while backward passes ran once more, in the last such run of the engine.
+        runs_again: such runs of the engine so far. last: how many there were in a round before.
     """
 
     def __init__(
@@ -92,13 +98,15 @@ class ScriptMemory:
         counted: Callable[[], Container[int]],
         known: Collection[tuple[str, ...]] = (),
         beside: Callable[[], Mapping[int, torch.UntypedStorage]] = dict,
+        last: int = 0,
     ) -> None:
         self.seen, self.recorded = NOTHING, False
         self.counted = counted
         self.beside, self.held = beside, 0
         self.inside = inside_backward()
         self.known, self.losses = known, set[tuple[str, ...]]()
-        self.again, self._over = 0, False
+        self.again, self.runs_again, self.last = 0, 0, last
+        self._may_run_again: Callable[[], bool] | None = None
         self._event = 0  # the last one that began
         self._recording: Recording | None = None
         self._watched: list[weakref.ref[Any]] = []
@@ -129,17 +137,20 @@ class ScriptMemory:
         recording.note(_Ends(event, note))
         return results
 
-    def leave(self, may_run_again: bool = False) -> None:
+    def leave(self, may_run_again: Callable[[], bool] = lambda: False) -> None:
         """The round is over.
 
         Args:
-            may_run_again: what its backward passes have read is kept for that, and they are looked at.
+            may_run_again: what its backward passes have read is still kept for that: they are looked at.
         """
-        self._over = True
-        if may_run_again:
-            return
-        if _looking.at is not None and _looking.at() is self:
+        self._may_run_again = may_run_again
+        self._look_no_more()
+
+    def _look_no_more(self) -> bool:
+        over = self._may_run_again is not None and not self._may_run_again()
+        if over and _looking.at is not None and _looking.at() is self:
             _looking.at = None
+        return over
 
     def put_off(self, then: Callable[[], None]) -> bool:
         """Have `then` called when the engine's run has ended, if that is being recorded."""
@@ -151,6 +162,8 @@ class ScriptMemory:
 
     def engine_begins(self, roots: Sequence[Any]) -> bool:
         """Look at what is there. Whether the run is recorded."""
+        if self._look_no_more() or not self._is_due():
+            return False
         self.losses.add(loss := nodes_outside(roots))
         if loss in self.known:
             return False
@@ -167,6 +180,12 @@ class ScriptMemory:
         except CheckmateError:  # the script measures or profiles this round itself
             return False
         return True
+
+    def _is_due(self) -> bool:
+        if self._may_run_again is None:
+            return True
+        self.runs_again = number = self.runs_again + 1
+        return number <= _EACH_AGAIN or number.bit_count() == 1 or number == self.last
 
     def engine_ended(self, well: bool) -> None:
         """It has run all passes, or has failed."""
@@ -224,7 +243,7 @@ class ScriptMemory:
         self._live -= self._own.pop(address, 0)
 
     def _see(self, more: Script) -> None:
-        if self._over:
+        if self._may_run_again is not None:
             self.again = max(self.again, more.during)
             return
         self.seen = self.seen.joined(more)

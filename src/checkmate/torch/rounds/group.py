@@ -184,6 +184,7 @@ class Group:
 
     def _run_again(self, round: Round[StepPlan], function: Callable[[list[Any]], Any], given: list[Any]) -> Any:
         script = round.script
+        self._scripts.count_again(round)
         if script is None or not round.ended or not script.recording:
             return function(given)
         made = self.held.gradients(torch.device("cpu")) - self.planner.gradients  # elsewhere there are no records
@@ -221,7 +222,7 @@ class Group:
 
     def _see_to(self, round: Round[StepPlan]) -> None:
         if round.script is not None:
-            round.script.leave(may_run_again=round.twice)
+            round.script.leave(lambda: round.twice and round.left)
         for thread in [thread for thread, other in self._open.items() if other is round]:
             del self._open[thread]
         self._returned = [reference for reference in self._returned if reference() is not None] + round.returned()

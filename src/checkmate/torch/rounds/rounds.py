@@ -123,6 +123,12 @@ class Run:
         return [x for x in saved if isinstance(x, torch.Tensor) and x.layout is torch.strided]
 
     @property
+    def left(self) -> bool:
+        """What its backward pass reads is still kept."""
+        ticket = None if self._ticket is None else self._ticket()
+        return ticket is not None and ticket.saved is not None
+
+    @property
     def waiting(self) -> bool:
         """Its backward pass may still come."""
         return not self.done and (self._ticket is None or self._ticket() is not None)
@@ -167,6 +173,11 @@ class Round(Generic[AnyPlan]):
     def waiting(self) -> bool:
         """A backward pass may still come."""
         return any(run.waiting for run in self.runs)
+
+    @property
+    def left(self) -> bool:
+        """What a backward pass reads is still kept."""
+        return any(run.left for run in self.runs)
 
     @property
     def held(self) -> int:

@@ -38,6 +38,7 @@ class Scripts:
         self._cover: set[tuple[Order, Bindings]] = set()  # sizes that are no larger
         self._losses: dict[Order, set[tuple[str, ...]]] = {}  # outside of the graphs, that were recorded
         self._later: Counter[Order] = Counter()  # rounds in later steps than the first
+        self._again: Counter[Order] = Counter()  # runs of the engine over what a round had left
         self._beside: Beside | None = None
         self._recorded = 0
 
@@ -58,9 +59,13 @@ class Scripts:
         if self._beside is None:
             self._beside = Beside(self._held.steps, gradients)
         losses: Collection[tuple[str, ...]] = ()
-        if round.plan is not None and not (round.later and self._is_due(round.plan.order)):
-            losses = self._known_losses(round.plan.order, captured, round.runs[0].sizes)
-        round.script = ScriptMemory(partial(self._counted, round), losses, partial(self._found, round, self._beside, returned))
+        last = 0
+        if round.plan is not None:
+            last = self._again[round.plan.order]
+            if not (round.later and self._is_due(round.plan.order)):
+                losses = self._known_losses(round.plan.order, captured, round.runs[0].sizes)
+        found = partial(self._found, round, self._beside, returned)
+        round.script = ScriptMemory(partial(self._counted, round), losses, found, last)
 
     def note(self, round: Round[Any]) -> bool:
         """A round has ended. True if its script was recorded."""
@@ -76,6 +81,11 @@ class Scripts:
         if (known := round.with_beside(known)) != NOTHING:  # orders may be drawn among very many
             self._known[order] = known
         return script is not None
+
+    def count_again(self, round: Round[Any]) -> None:
+        """A backward pass of a round that is over runs once more."""
+        if round.script is not None:
+            self._again[round.order] = max(self._again[round.order], round.script.runs_again)
 
     def note_again(self, round: Round[Any]) -> int:
         """A backward pass of a round that is over has run once more, and was recorded: bytes that the script had besides then."""
