@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -22,7 +23,8 @@ from ..inductor.kinds import RatesOf
 from ..ops.layers import names_of
 from ..ops.nodes import arguments_of
 from ..ops.outputs import flat_outputs
-from ..pytorch.internals import Boxed, effect_tokens, is_tangent, keeps_graph, mark_boxed, saved_tensor_hooks, trace_and_compile
+from ..pytorch.gradient_batches import keeps_graph, one_by_one
+from ..pytorch.internals import Boxed, effect_tokens, is_tangent, mark_boxed, saved_tensor_hooks, trace_and_compile
 from ..pytorch.random import preserved_random_state
 from .capture import Captured, Profiler, read_joint_graph
 from .nested_regions import with_regions_in_place
@@ -272,11 +274,14 @@ class Part:
         def backward(arguments: list[Any]) -> Sequence[Any]:
             ticket, tangents = _redeem(arguments[0]), arguments[1:]
             arguments.clear()
-            if all(tangent is not None for tangent in tangents):
-                return ticket.run.runner.backward(ticket, tangents)
-            return self._with_undefined(ticket, tangents)
+            return one_by_one(partial(self._backward_of, ticket), tangents)
 
         return mark_boxed(backward)
+
+    def _backward_of(self, ticket: Ticket, tangents: list[Any]) -> Sequence[Any]:
+        if all(tangent is not None for tangent in tangents):
+            return ticket.run.runner.backward(ticket, tangents)  # type: ignore[no-any-return]  # `run` is the runner's own
+        return self._with_undefined(ticket, tangents)
 
     def _with_undefined(self, ticket: Ticket, tangents: list[Any]) -> Sequence[Any]:
         """Run a backward pass where some outputs have no gradients."""

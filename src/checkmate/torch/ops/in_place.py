@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..pytorch.internals import keeps_graph
+from ..pytorch.gradient_batches import keeps_graph
 from .nodes import OpNode, tensors_of
 
 _aten = torch.ops.aten

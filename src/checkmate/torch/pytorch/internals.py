@@ -435,11 +435,6 @@ def current_compilation() -> Any:
     return CompileContext.current_compile_id()
 
 
-def keeps_graph() -> bool:
-    """Autograd, which is running a backward pass, will be able to run it again (retain_graph=True)."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
-
-
 def frees_gradients() -> bool:
     """A backward pass can let go of the gradients that it was given as soon as it has used them; before 2.13 autograd holds them."""
     return hasattr(torch.autograd.Function, "boxed_grads_call")

@@ -28,7 +28,8 @@ from ..graphs.part import Part, Ticket, without_history
 from ..memory.held import Held
 from ..options import Options
 from ..plan import Plan
-from ..pytorch.internals import keeps_graph, sharded_groups
+from ..pytorch.gradient_batches import keeps_graph
+from ..pytorch.internals import sharded_groups
 from .growth import with_room
 from .orders import Endings, Orders
 from .outside_plans import OutsidePlans
@@ -440,10 +441,11 @@ class Group:
                 outside,
             )
         except InfeasibleBudget as error:
-            excess = plan.plan.modelled_peak + max(0, outside - plan.plan.outside)
+            device, twice = plan.plan.device, self._twice.get(plan.order)
+            grown = max(0, outside + self.held.expected(device, look=False) - plan.plan.outside)
             with_script = plan.taken(plan.wanted, self.planner.profile, self._scripts.of(plan.order)) or 0
-            again = plan.taken_again(self._twice[plan.order]) if plan.order in self._twice else 0
-            peak = max(plan.plan.measured_peak or 0, excess, with_script, again)
+            again = 0 if twice is None else grown + plan.taken_again(self.planner.with_gradients(twice, device))
+            peak = max(plan.plan.measured_peak or 0, plan.plan.modelled_peak + grown, with_script, again)
             fits = peak <= plan.plan.budget  # but for what the script holds, see `_unlent`
             self._tell("no room", no_room_held(plan.plan, error.smallest_found) if fits else no_room(plan.plan, peak))
             plan.outdated = False

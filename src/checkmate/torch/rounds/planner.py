@@ -170,7 +170,7 @@ class Planner:
             room=room,
         )
         soon = not self.options.wait and self.options.inner == "eager"  # each schedule is compiled
-        again = None if twice is None else twice.joined(Again(self.held.trained(device)))
+        again = None if twice is None else self.with_gradients(twice, device)
         with preserved_random_state([device]):
             try:
                 return make_step_plan(at_most, events, self.options, allow, self.profile, ported, soon, script, again)
@@ -178,6 +178,10 @@ class Planner:
                 if at_most == list(passes) or announced != [one.sizes for one in passes]:
                     raise self._that_works(error, at_most, events, allow, script, again) from None
                 return make_step_plan(passes, events, self.options, allow, self.profile, ported, soon, script, again)
+
+    def with_gradients(self, again: Again, device: torch.device) -> Again:
+        """What there is when backward passes run once more, with the gradients that the first one has left."""
+        return again.joined(Again(self.held.trained(device)))
 
     def safe(self, captured: Captured, run: Run) -> Halves:
         """The functions of a part that leave the most room for others, while the rest of its round is unknown.

@@ -29,7 +29,8 @@ from ..graphs.halves import Halves, unready
 from ..graphs.part import Left
 from ..ops.nodes import tensors_of
 from ..ops.sizes import Bindings, storage_key
-from ..pytorch.internals import Boxed, boxed, keeps_graph
+from ..pytorch.gradient_batches import keeps_graph
+from ..pytorch.internals import Boxed, boxed
 from .rounds import Round, Run
 
 #: Which stage leaves a tensor, and its place among those.
