@@ -209,6 +209,10 @@ MODULES = (
     ("nn.EmbeddingBag(16, {k}, mode='max')", "self.{m}({a}.detach().abs().long().clamp(max=15).flatten(1))"),
     ("nn.Linear({d}, {k}).bfloat16()", "self.{m}({a}.bfloat16())"),
     ("nn.Linear({d}, {k}).double()", "self.{m}({a}.double())"),
+    ("nn.utils.parametrizations.orthogonal(nn.Linear({d}, {d}))", "self.{m}({a})"),
+    ("nn.RNN({d}, {k}, batch_first=True)", "self.{m}({a})[0]"),
+    ("nn.GRUCell({d}, {k})", "self.{m}({a}.flatten(0, -2))"),
+    ("nn.Linear({d}, {k}, dtype=torch.complex64)", "self.{m}({a}.to(torch.complex64)).abs()"),
 )
 WIDTHS = (16, 32, 32, 64)
 MOST_NUMBERS, MOST = 600_000, 1e3  # in a value, and how large they may be

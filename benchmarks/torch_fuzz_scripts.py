@@ -146,6 +146,27 @@ def plain_forward(t: Training) -> None:
     t.note_gradients()
 
 
+def batch_of_gradients(t: Training) -> None:
+    """Plain training computes them one by one: in a batch its kernels add numbers up in another order."""
+    output = t.draw.choice(t.outputs())
+    parameters = [p for p in t.model.parameters() if p.requires_grad]
+    many = torch.stack([torch.full_like(output, 0.01 * number) for number in (1, 2)])
+    if t.call is t.model:
+        rows = [torch.autograd.grad(output, parameters, one, retain_graph=True, allow_unused=True) for one in many]
+        found = [None if x is None else torch.stack([x, y]) for x, y in zip(*rows, strict=True)]
+    else:
+        found = list(torch.autograd.grad(output, parameters, many, is_grads_batched=True, allow_unused=True))
+    t.note("gradients", found)
+
+
+def rows_of_jacobian(t: Training) -> None:
+    """Many backward passes over one forward pass."""
+    output = t.draw.choice(t.outputs())
+    parameters = [p for p in t.model.parameters() if p.requires_grad]
+    for number in output.flatten()[:20]:
+        t.note("row", torch.autograd.grad(number, parameters, retain_graph=True, allow_unused=True))
+
+
 def moved(t: Training) -> None:
     t.model.to("cpu").float()
 
@@ -153,7 +174,7 @@ def moved(t: Training) -> None:
 BETWEEN = (
     *(evaluation, evaluation, freezing, saved, loaded, loaded, assigned, averaged, average_evaluated, copied, rates, renewed),
     *(written, data_replaced, buffers_written, buffers_replaced, tied, parameter_replaced, compiled_again, seeded, drawn, reset),
-    *(part_called, plain_forward, moved),
+    *(part_called, plain_forward, batch_of_gradients, rows_of_jacobian, moved),
 )
 
 
