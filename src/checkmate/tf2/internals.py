@@ -149,7 +149,7 @@ def converted_where_keras_does(model: Any, call: Callable[..., Any]) -> Callable
     """The `call` of a model as Keras runs it."""
     if not hasattr(model, "_autographed_call") or not model._should_use_autograph():
         return call
-    return autograph.tf_convert(call, ag_ctx.control_status_ctx())  # type: ignore[no-any-return]
+    return autograph.tf_convert(call, ag_ctx.control_status_ctx())  # type: ignore[no-any-return]  # TensorFlow is untyped
 
 
 def is_optimizer(given: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Everything this front end needs from PyTorch that PyTorch does not document: imported here and nowhere else.
+"""What this front end needs from PyTorch that PyTorch does not document, but for what one topic alone needs: that is in its own module.
 
 Checked against torch 2.11 to 2.13.
 """
